@@ -98,5 +98,5 @@ def test_the_warnings_of_nvidias_entrypoint(
 ) -> None:
     tree = lay_out(tmp_path, "1.2.1", in_environment=True)
     cuda = find_cuda(driver, tree.environ, tree.root)
-    limits = MachineLimits(shm_bytes, shm_bytes, None, None, None, None, 8, None, None, None)
+    limits = MachineLimits(shm_bytes, shm_bytes, None, None, None, 8, None, None)
     assert [finding.code for finding in check_machine(cuda, limits, ranks)] == codes

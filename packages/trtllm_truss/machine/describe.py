@@ -336,9 +336,7 @@ class MachineLimits:
         memlock_bytes: memory that a process may lock (``ulimit -l``).
         stack_bytes: stack of a process's main thread (``ulimit -s``).
         open_files: descriptors of a process, up to which it may raise its own limit.
-        processes: processes and threads of the container or the user, whichever is lower.
         cpus: CPUs that this process may run on.
-        cpu_quota: CPUs' worth of time that the container may use.
         memory_bytes: memory of the container, or of the machine.
         memory_free_bytes: memory that new processes can use.
     """
@@ -348,9 +346,7 @@ class MachineLimits:
     memlock_bytes: int | None
     stack_bytes: int | None
     open_files: int | None
-    processes: int | None
     cpus: int
-    cpu_quota: float | None
     memory_bytes: int | None
     memory_free_bytes: int | None
 
@@ -359,16 +355,13 @@ def read_limits(root: Path = ROOT) -> MachineLimits:
     """Read the limits of this process, which its children inherit."""
     shm_total, shm_free = _shared_memory(root)
     memory, free = _memory(root)
-    processes = [_soft(resource.RLIMIT_NPROC), _group_number(root, "pids.max", "pids/pids.max")]
     return MachineLimits(
         shm_total_bytes=shm_total,
         shm_free_bytes=shm_free,
         memlock_bytes=_soft(resource.RLIMIT_MEMLOCK),
         stack_bytes=_soft(resource.RLIMIT_STACK),
         open_files=_finite(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
-        processes=min((number for number in processes if number is not None), default=None),
         cpus=usable_cpus(),
-        cpu_quota=_cpu_quota(root),
         memory_bytes=memory,
         memory_free_bytes=free,
     )
@@ -416,16 +409,6 @@ def _reclaimable(root: Path) -> int:
         if found:
             return int(found[1])
     return 0
-
-
-def _cpu_quota(root: Path) -> float | None:
-    quota, _, period = read_text(under(root, f"{_GROUPS}/cpu.max")).strip().partition(" ")
-    if not quota:
-        quota = read_text(under(root, f"{_GROUPS}/cpu/cpu.cfs_quota_us")).strip()
-        period = read_text(under(root, f"{_GROUPS}/cpu/cpu.cfs_period_us")).strip()
-    if quota.isdigit() and period.isdigit() and int(period):
-        return int(quota) / int(period)
-    return None
 
 
 def _group_number(root: Path, second: str, first: str) -> int | None:
