@@ -73,7 +73,7 @@ def run(tmp_path: Path, temporary: Path, script: str) -> Told:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0, err
     told = {name: (value, {int(pid): comm for pid, comm in pids.items()})
             for name, value, pids in map(json.loads, out.splitlines())}  # fmt: skip

@@ -17,12 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.processes.process_guard import _env_makers, all_pids, descendants
 
 _TICK_S = 0.2
-_PATIENCE_S = 15.0  # guards may still be cleaning up
 _NAMES = ("python_env_", "trtllm", "truss-", "ompi.", "prte.", "pmix")
 _PROCESS_ID = re.compile(r"(?<![\da-f-])\d{2,}(?![\da-f-])")  # no part of a UUID
 _PREFIXES = tuple(f"/tmp/{name}" for name in _NAMES)
@@ -51,7 +50,7 @@ class LeftBehind:
         """Remove leftovers and return their descriptions."""
         self._ended.set()
         self._thread.join()
-        settles(lambda: not self._left(), _PATIENCE_S)
+        settles(lambda: not self._left(), PATIENCE_S)  # guards may still be cleaning up
         left = self._left()
         for thing in left:
             _remove(thing)

@@ -107,7 +107,7 @@ def run_warm(
     *arguments: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout: float = 60,
+    timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
     """Run a module or script to its end; return its status and output.
 
