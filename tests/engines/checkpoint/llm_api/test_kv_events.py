@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.llm_api.conftest import StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer
+from tests.support.fake_llm_api import VERSIONS
+from tests.support.waiting import PATIENCE_S
+
+RELEASES = VERSIONS
+"""Each has its own way to the events."""
 
 BLOCK = 4
 ONE, OTHER = [*range(100, 111)], [*range(200, 211)]
@@ -24,13 +29,13 @@ class Reader:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(address))
         self._listener.listen()
-        self._listener.settimeout(30)
+        self._listener.settimeout(PATIENCE_S)
         self._lines: Any = None
 
     def next(self) -> dict[str, Any]:
         if self._lines is None:
             connection, _ = self._listener.accept()
-            connection.settimeout(30)
+            connection.settimeout(PATIENCE_S)
             self._lines = connection.makefile()
             connection.close()
         event: dict[str, Any] = json.loads(self._lines.readline())
@@ -52,9 +57,11 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader.close()
 
 
-def cache(**changes: Any) -> dict[str, Any]:
-    config = {"tokens_per_block": BLOCK, "event_buffer_max_size": 64, **changes}
-    return {"kv_cache_config": config}
+def reporting(address: Path, **changes: Any) -> dict[str, Any]:
+    """Return the settings of an engine that sends its events, and no requests of its own."""
+    cache = {"tokens_per_block": BLOCK, "event_buffer_max_size": 64, **changes}
+    llm_args = {"kv_cache_config": cache}
+    return {"kv_events": address, "llm_args": llm_args, "canary_interval_s": 3600}
 
 
 def tokens_of(event: dict[str, Any]) -> list[list[int]]:
@@ -62,7 +69,7 @@ def tokens_of(event: dict[str, Any]) -> list[list[int]]:
 
 
 def test_stored_and_removed_blocks_are_reported(start_engine: StartEngine, reader: Reader) -> None:
-    engine = start_engine(kv_events=reader.address, llm_args=cache(max_tokens=4 * BLOCK))
+    engine = start_engine(**reporting(reader.address, max_tokens=4 * BLOCK))
     assert len(answer(engine, 2, prompt=ONE)) == 2
     first = reader.next_of("stored")
     assert first["stored"][0] is None
@@ -78,7 +85,7 @@ def test_stored_and_removed_blocks_are_reported(start_engine: StartEngine, reade
 def test_a_reused_beginning_is_not_reported_again(
     start_engine: StartEngine, reader: Reader
 ) -> None:
-    engine = start_engine(kv_events=reader.address, llm_args=cache())
+    engine = start_engine(**reporting(reader.address))
     answer(engine, 2, prompt=ONE)
     first = reader.next_of("stored")
     answer(engine, 2, prompt=[*ONE[:8], 7, 8, 9, 10])
@@ -89,8 +96,7 @@ def test_a_reused_beginning_is_not_reported_again(
 
 def test_a_full_buffer_leaves_a_gap(start_engine: StartEngine, reader: Reader) -> None:
     engine = start_engine(
-        kv_events=reader.address,
-        llm_args=cache(max_tokens=4 * BLOCK, event_buffer_max_size=1),
+        **reporting(reader.address, max_tokens=4 * BLOCK, event_buffer_max_size=1)
     )
     answer(engine, 2, prompt=ONE)
     before = reader.next_of("stored")["id"]
@@ -99,5 +105,5 @@ def test_a_full_buffer_leaves_a_gap(start_engine: StartEngine, reader: Reader) -
 
 
 def test_an_engine_goes_on_without_a_reader(start_engine: StartEngine, tmp_path: Path) -> None:
-    engine = start_engine(kv_events=tmp_path / "nobody", llm_args=cache())
+    engine = start_engine(**reporting(tmp_path / "nobody"))
     assert len(answer(engine, 2, prompt=ONE)) == 2
