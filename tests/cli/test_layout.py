@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import py_compile
 import re
 from importlib.util import cache_from_source
@@ -37,6 +38,10 @@ def root(truss: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NVIDIA_FOLDERS:
         (folder / "app" / name).mkdir(parents=True)
         (folder / "app" / name / "__init__.py").write_text("NVIDIA")
+    from truss.base.constants import SERVER_CODE_DIR, SHARED_SERVING_AND_TRAINING_CODE_DIR
+
+    for code in (SERVER_CODE_DIR, SHARED_SERVING_AND_TRAINING_CODE_DIR):
+        compileall.compile_dir(code, quiet=1)  # pip has done so, uv has not
     lay_out(truss, None, folder)
     return folder
 
