@@ -1,6 +1,7 @@
 """Fetch to a small disk and fill the rest of it halfway through.
 
-Print `full` then; the server sends the other half.
+Print `full` then; the server sends the other half. The file on the disk has all of the first half
+before: what was written of it later would end the download before the server sends the other one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def size(path: Path) -> int:
         return 0
 
 
-def fill(disk: Path) -> None:
-    while not any(size(path) > 1_000_000 for path in disk.rglob("*.incomplete")):
+def fill(disk: Path, held_bytes: int) -> None:
+    while not any(size(path) >= held_bytes for path in disk.rglob("*.incomplete")):
         time.sleep(0.005)
     other = (disk / "of-someone-else").open("wb", buffering=0)
     with other, contextlib.suppress(OSError):
@@ -36,10 +37,10 @@ def fill(disk: Path) -> None:
 
 
 def main() -> None:
-    disk = Path(sys.argv[1])
+    disk, held_bytes = Path(sys.argv[1]), int(sys.argv[2])
     source = open_repository("org/engine", None, setting="engine_repository", token=None)
     paths = source.listing().sizes
-    other = threading.Thread(target=fill, args=(disk,), daemon=True)
+    other = threading.Thread(target=fill, args=(disk, held_bytes), daemon=True)
     other.start()
     try:
         source.fetch(paths)

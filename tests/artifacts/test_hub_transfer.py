@@ -223,8 +223,9 @@ def test_small_files_take_whole_blocks_of_the_disk(
 def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Path) -> None:
     """A real disk of 8 MB, which is full when 1.2 of the 2 MB are there."""
     full = threading.Event()
+    held = 1_200_000
     hub.before_sending = lambda request: (
-        request.start + request.sent < 1_200_000 or full.wait(60)  # also when it is resumed
+        request.start + request.sent < held or full.wait(PATIENCE_S)  # also when it is resumed
     )
     program = Path(__file__).with_name("full_disk_process.py")
     disk = tmp_path / "disk"
@@ -234,16 +235,17 @@ def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Pa
     if shutil.which("unshare") is None or subprocess.run([*namespace, mount]).returncode != 0:
         pytest.skip("this machine lets nobody mount a disk")
     with subprocess.Popen(
-        [*namespace, f"{mount} && exec {sys.executable} {program} {disk}"],
+        [*namespace, f"{mount} && exec {sys.executable} {program} {disk} {held}"],
         env={**os.environ, **hub.environment, "HF_HOME": str(disk)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         first = process.stdout.readline()
         full.set()
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.stdout.read(), process.stderr.read()  # what is buffered too
     assert first == "full\n", errors
     assert process.returncode == 0, errors
     message, free, incomplete = output.splitlines()
@@ -289,7 +291,8 @@ def test_progress_logs_rate_and_time_left(
     caplog.set_level(logging.INFO)
     told = threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda record: told.set() if "time left" in record.getMessage() else None  # type: ignore[method-assign]
+    said = "engine: 2.0 GB of 4.0 GB, "
+    handler.emit = lambda record: told.set() if said in record.getMessage() else None  # type: ignore[method-assign]
     logger = logging.getLogger("trtllm_truss.artifacts.transfer")
     logger.addHandler(handler)
     try:
@@ -299,6 +302,6 @@ def test_progress_logs_rate_and_time_left(
     finally:
         logger.removeHandler(handler)
     assert "engine: fetching 4.0 GB, 1.0 GB of them here already" in caplog.text
-    assert "engine: 2.0 GB of 4.0 GB, " in caplog.text
+    assert said in caplog.text
     assert "/s, time left: " in caplog.text
     assert "engine: fetched in " in caplog.text
