@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_truss.endpoints.application import PREDICT, Application, import_routes, start_service
+from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.guard import guard_application, replace_watcher
+from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.serving.log_lines import batch_log_lines, escape_log_lines
 from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Serving

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+PREDICT = "/v1/models/model:predict"
 _RELOAD_PATH = "/hot-reload"
 _OPENAI_PATHS = "/v1/", "/tokenize", "/detokenize"
-_PREDICT = "/v1/models/model:predict"
 _MESSAGES = "/v1/messages"
 _MESSAGES_KINDS = {
     401: "authentication_error",
@@ -119,7 +119,7 @@ def error_body(path: str, status: int, code: str, message: str) -> dict[str, Any
         kind = _MESSAGES_KINDS.get(status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
     error = {"code": code, "message": message, "param": None}
-    if path.startswith(_OPENAI_PATHS) and not path.startswith(_PREDICT):
+    if path.startswith(_OPENAI_PATHS) and not path.startswith(PREDICT):
         error["type"] = "invalid_request_error" if status < _SERVERS_FAULT else "server_error"
     return {"error": error}
 

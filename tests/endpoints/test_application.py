@@ -12,8 +12,9 @@ from starlette.routing import Route
 from tests.support.fake_engine import FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 
-from trtllm_truss.endpoints.application import PREDICT, TRUSS_PATHS, Application
+from trtllm_truss.endpoints.application import TRUSS_PATHS, Application
 from trtllm_truss.endpoints.routes import build_routes
+from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.settings.model import Serving
 
 CONFIG = {"model_name": "mine", "model_metadata": {"lora_adapters": {"french": "org/french"}}}

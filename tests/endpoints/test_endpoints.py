@@ -17,9 +17,10 @@ from tests.support.fake_engine import FakeEngine, Step
 from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.endpoints.application import INVOCATIONS, PREDICT
+from trtllm_truss.endpoints.application import INVOCATIONS
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
 PACKAGE = "/trtllm_truss/"

@@ -18,9 +18,10 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.application import PREDICT, Application
+from trtllm_truss.endpoints.application import Application
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.guard import REFUSAL, SLOWEST_BYTES_PER_S, BodyGuard, guard_application
+from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.settings.model import Serving
 
 LIMITS = Serving(max_body_bytes=1024, max_bodies_bytes=2048, body_timeout_s=30)

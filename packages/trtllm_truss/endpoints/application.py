@@ -25,7 +25,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import StartupError
 from trtllm_truss.exposition import metrics_page, wants_page
 from trtllm_truss.guard import BodyGuard, closing
-from trtllm_truss.local_requests import error_body
+from trtllm_truss.local_requests import PREDICT, error_body
 from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, require_declared_api_key
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 import_routes = partial(import_module, "trtllm_truss.endpoints.routes")
 """The protocols take a third of a second to import, so this is done while the engine loads."""
 
-PREDICT = "/v1/models/model:predict"
 INVOCATIONS = "/invocations"
 """SageMaker's route."""
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from trtllm_truss.endpoints.application import INVOCATIONS, PREDICT
+from trtllm_truss.endpoints.application import INVOCATIONS
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint, Turns
+from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.protocols.base import ApiAdapter, CountAdapter, Defaults
 from trtllm_truss.protocols.lmi import LmiAdapter
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
