@@ -244,9 +244,11 @@ async def test_reasoning_below_its_limit_needs_one_request_without_a_guide(
     thoughts = "Hm." if model_writes == "short thoughts" else None
     model = Model(tokenizer, thoughts, writes_start=True, together=3)
     engine = engine_of(model, limit=20)
-    text, _ = await one(engine, asked("Hi", guide=None))
+    text, end = await one(engine, asked("Hi", guide=None))
     assert text == ("<think>\nHm.\n</think>\n\nWell." if thoughts else "Well.")
     assert len(engine.requests) == 1
+    reasoned = count(tokenizer, "<think>\nHm.\n</think>") if thoughts else 0
+    assert end.usage.reasoning_tokens == reasoned
 
 
 @pytest.mark.parametrize("limit", [None, 10, 11, 20])
@@ -291,6 +293,10 @@ async def test_reasoning_leaves_room_in_the_context(tokenizer: TextTokenizer) ->
     long = "Hi" + " Hi" * (room - 1 - count(tokenizer, " <think>\n")) + " <think>\n"
     with pytest.raises(ContextLengthExceeded, match="leaves no room for reasoning"):
         await generated(engine, asked(long))
+    for limit, guide in ((5, None), (None, GUIDE)):  # counting the tokens of a prompt needs none
+        counting = engine_of(Model(tokenizer), limit, engine=small)
+        (end,) = ends(await generated(counting, asked(long, guide=guide, max_tokens=0)))
+        assert end.usage == Usage(count(tokenizer, long), 0)
     engine = engine_of(Model(tokenizer, "Hm. " * 10), kv_cache_tokens=60)
     await one(engine, asked(max_tokens=1000, max_tokens_given=False))
     second = engine.requests[1]  # has no more tokens than the cache, and than were reserved
@@ -330,12 +336,28 @@ async def test_answers_to_one_prompt_reason_for_themselves(tokenizer: TextTokeni
     assert engine.admission.running == 0
 
 
+@pytest.mark.parametrize(("guide", "limit"), [(GUIDE, None), (None, 5)])
 @virtually
-async def test_a_full_queue_does_not_part_reasoning_and_answer(tokenizer: TextTokenizer) -> None:
-    engine = engine_of(Model(tokenizer, pause_s=0.1), places=1)
-    items = await generated(engine, asked(n=3))
+async def test_a_full_queue_does_not_part_reasoning_and_answer(
+    tokenizer: TextTokenizer, guide: Guide | None, limit: int | None
+) -> None:
+    """The place stays taken, also where the first request is stopped after its reasoning."""
+    model = Model(tokenizer, pause_s=0.1)
+    engine = engine_of(model, limit=limit, places=1)
+    running = []
+
+    def script(request: EngineRequest) -> list[Any]:
+        running.append(len(engine.requests) - len(engine.ended))
+        return model(request)
+
+    engine._script = script
+    items = await generated(engine, asked(n=3, guide=guide))
     assert len(ends(items)) == 3
-    assert [request.guide for request in engine.requests] == [None, GUIDE] * 3
+    assert [request.guide for request in engine.requests] == [None, guide] * 3
+    assert [request.request_id for request in engine.requests][1::2] == [
+        f"{request.request_id}-answer" for request in engine.requests[::2]
+    ]
+    assert running == [1] * 6
 
 
 @virtually

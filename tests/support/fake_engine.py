@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from trtllm_truss.engines.cpu.engine import CpuEngine
@@ -102,19 +102,22 @@ class FakeEngine:
 
     @asynccontextmanager
     async def answer(
-        self, request: EngineRequest, **_: object
+        self, request: EngineRequest, *, on_end: Callable[[], None] | None = None, **_: object
     ) -> AsyncGenerator[_FakeAnswer, None]:
+        """Stop a request that is abandoned as soon as it is left."""
         self.requests.append(request)
-        try:
+        with ExitStack() as left:
+            left.callback(self.ended.append, request.request_id)
             cached = None if request.cache_report is None else self._cached
             answer = _FakeAnswer(
                 self._script(request), self._tokenizer, request.top_log_probs, cached
             )
+            if on_end is not None:
+                answer.at_end.callback(on_end)
+            left.callback(answer.at_end.close)
             if request.prompt_log_probs:
                 answer.prompt = tuple(request.input_ids)[1:]
             yield answer
-        finally:
-            self.ended.append(request.request_id)
 
     def counted(self, name: str) -> float:
         """Return the sum of a counter over all its labels."""
@@ -138,12 +141,14 @@ class _FakeAnswer:
         self._top = top
         self._cached = cached
         self.prompt: tuple[int, ...] = ()
+        self.at_end = ExitStack()
         self._alternatives: list[tuple[tuple[int, float], ...]] = []
 
     async def next(self, not_before: float, deadline: float) -> EngineChunk:
         while True:
             step = self._steps.pop(0)
             if isinstance(step, TrussError):
+                self.at_end.close()
                 raise step
             if isinstance(step, float):
                 left_s = deadline - asyncio.get_running_loop().time()
@@ -154,6 +159,8 @@ class _FakeAnswer:
             await asyncio.sleep(0)
             ids = step if isinstance(step, list) else self._tokenizer.encode(step)
             self._generated += len(ids)
+            if not self._steps:
+                self.at_end.close()
             # Like the real engine, of all tokens so far.
             log_probs = tuple(-float(place) for place in range(self._generated))
             self._alternatives += [((token_id, 0.0), (5, -9.0))[: self._top] for token_id in ids]

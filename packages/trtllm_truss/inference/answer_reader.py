@@ -219,6 +219,7 @@ class AnswerReader(EngineReader[AnswerItem]):
         plan, (state, _, head) = reader.plan, reader.read(ids)
         if not plan.is_guided and state in (State.NONE, State.ENDED):
             self._reasoning, self.is_last = None, True
+            self._reasoning_tokens = len(reader.ids) if state is State.ENDED else 0
             self._read_text(ids, end_id, chunk)
             return
         is_over = end_id is not None or chunk.final

@@ -20,7 +20,7 @@ from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.guides.validator import GuideGate, guide_check_for, kept_guides_for
-from trtllm_truss.inference.admission import Admission, EngineHeartbeat
+from trtllm_truss.inference.admission import Admission, EngineHeartbeat, Slot
 from trtllm_truss.inference.answer_reader import (
     AnswerReader,
     Deadlines,
@@ -50,6 +50,7 @@ from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.failures import unavailable
+from trtllm_truss.triton.client.tensors import EngineRequest
 
 if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace
@@ -226,7 +227,7 @@ class Generator:
                     request = reader.request
                     async with self._connect().answer(
                         request,
-                        on_end=lambda: slot.release() if reader.is_last else None,
+                        on_end=partial(_release_last, slot, reader, request),
                         on_stopped=record.tokens_wasted,
                         on_heartbeat=self._heartbeat.sign_of_life,
                     ) as stream:
@@ -244,6 +245,12 @@ class Generator:
                 raise
             except InvalidRequest as refused:
                 raise with_callers_field(refused, prepared.request) from None
+
+
+def _release_last(slot: Slot, reader: EngineReader[Any], request: EngineRequest) -> None:
+    """Free the place once an answer's last request has ended; another may have replaced it."""
+    if reader.is_last and reader.request is request:
+        slot.release()
 
 
 async def _echo(

@@ -407,7 +407,7 @@ class Preprocessor:
             InvalidRequest: beam search, which ends all beams at once.
         """
         words, limit = request.chat.reasoning, self._capabilities.reasoning_limit_tokens
-        if words is None or prompt.reasoning == "over":
+        if words is None or prompt.reasoning == "over" or request.max_tokens == 0:
             return None
         if request.guide is None and limit is None:
             return None
