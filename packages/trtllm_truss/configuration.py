@@ -14,12 +14,30 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.validation import shown
 
 _WITH_FOLDERS = {
     *("engine_repository", "tokenizer_repository", "lora_adapters"),
     *("build", "runtime"),
 }
 """Keys of `model_metadata` whose values can be local folders, or hold some."""
+
+_TYPES: Mapping[type, tuple[str, ...]] = {
+    dict: (
+        *("base_image", "bdn", "docker_server", "environment_variables"),
+        *("resources", "runtime", "secrets"),
+    ),
+    list: ("external_package_dirs", "weights"),
+    str: ("bundled_packages_dir", "data_dir", "model_module_dir"),
+}
+"""Truss's own keys that are read before Truss checks them, or without it, by type.
+
+Source: truss/base/truss_config.py, 0.18.35, which fails on some of them with a traceback.
+"""
+_MAY_BE_NULL = ("base_image", "docker_server")
+_NOUNS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a string"}
+CONFIDENTIAL = ("secrets", "environment_variables")
+"""Keys whose values no message shows."""
 
 
 class Configuration(NamedTuple):
@@ -63,15 +81,16 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     """Read `config`, by default the Truss's config.yaml; its relative folders become absolute.
 
     Raises:
-        SettingsError: the file does not exist or is not a YAML mapping.
+        SettingsError: the file does not exist, is not a YAML mapping, or one of Truss's keys has a
+            wrong type.
     """
     file = config or truss / "config.yaml"
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(
-            f"{file} does not exist; name the Truss's folder with --truss or its configuration "
-            "with --config."
+            f"{file} does not exist; "
+            + ("correct --config." if config else "name the Truss's folder with --truss.")
         ) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "unknown"
@@ -80,8 +99,19 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"{file} is not a settings file; it must map keys to values.")
+    _check_types(content)
     _anchor_folders(content)
     return content
+
+
+def _check_types(content: Mapping[str, Any]) -> None:
+    for kind, names in _TYPES.items():
+        for name in names:
+            value = content.get(name, kind())
+            if isinstance(value, kind) or (value is None and name in _MAY_BE_NULL):
+                continue
+            subject = name if name in CONFIDENTIAL else f"{name} is {shown(value)}; it"
+            raise SettingsError(f"config.yaml: {subject} must be {_NOUNS[kind]}.")
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ import yaml
 from tests.machine.images import NVIDIA_FOLDERS
 from tests.support.paths import ROOT
 
-from trtllm_workbench.cli.truss_server import lay_out
+from trtllm_truss.errors import SettingsError
+from trtllm_workbench.cli.truss_server import lay_out, own_server
 
 IMPORT = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 
@@ -138,3 +139,43 @@ def test_nvidias_folders_in_app_stay_and_are_not_imported(root: Path) -> None:
     assert {"main.py", "config.yaml", "model", "data"} <= {file.name for file in app.iterdir()}
     for file in (*app.rglob("*.py"), *(ROOT / "packages").rglob("*.py"), ROOT / "model/model.py"):
         assert not {*IMPORT.findall(file.read_text())} & {*NVIDIA_FOLDERS}, file
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("resources: 3", "config.yaml: resources is 3; it must be a mapping."),
+        ("resources: {accelerator: 3}", "Expected string, dict"),
+        ("resources: {accelerator: H1000}", 'resources.accelerator is "H1000": unsupported'),
+        ("runtime: 3", "config.yaml: runtime is 3; it must be a mapping."),
+        ("runtime: {predict_concurrency: x}", 'config.yaml: runtime.predict_concurrency is "x": '),
+        ("environment_variables:", "environment_variables must be a mapping."),
+        ("environment_variables: [A=hidden]", "environment_variables must be a mapping."),
+        ("secrets: hidden", "config.yaml: secrets must be a mapping."),
+        ("secrets: {a: [hidden]}", "config.yaml: secrets.a: input should be a valid string."),
+        ("data_dir: 3", "config.yaml: data_dir is 3; it must be a string."),
+        ("data_dir:", "config.yaml: data_dir is null; it must be a string."),
+        ("requirements_file: 3", "requirements_file is 3; that file does not exist."),
+        ("external_package_dirs: [3]", "external_package_dirs names 3; "),
+        ("weights: 3", "config.yaml: weights is 3; it must be a list."),
+        ("weights: [{source: hf://a/b}]", "config.yaml: weights[0].mount_location is missing."),
+    ],
+)
+def test_wrong_types_of_trusss_keys(truss: Path, tmp_path: Path, line: str, sentence: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"model_name: a\n{line}\n")
+    root = tmp_path / "root"
+    root.mkdir()
+    with pytest.raises(SettingsError) as caught:
+        lay_out(truss, config, root)
+    assert sentence in caught.value.message
+    assert "hidden" not in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("value", ["3", "[a]"])
+def test_docker_server_is_a_mapping(tmp_path: Path, value: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"docker_server: {value}\n")
+    with pytest.raises(SettingsError, match=r"docker_server is .*; it must be a mapping"):
+        own_server(tmp_path, None)

@@ -59,6 +59,7 @@ OFFERED = {
     "cli": {
         *("errors", "literals", "settings", "processes", "machine", "triton.server"),
         *("engines", "builder", "configuration", "cli", "status", "local_requests"),
+        "validation",
     },
 }
 """The parts of the server that each part of the workbench uses.

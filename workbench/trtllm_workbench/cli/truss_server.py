@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from trtllm_truss import local_requests
 from trtllm_truss.cli.common import signals_deferred
-from trtllm_truss.configuration import read_config
+from trtllm_truss.configuration import CONFIDENTIAL, read_config
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.machine.runtime import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_truss.processes.child import FOLDER_PREFIX, GuardedChild, lock_folder, sweep
 from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
 from trtllm_truss.triton.server import LOOPBACK
+from trtllm_truss.validation import broken_rule, dotted_path
 from trtllm_workbench.cli import local_main
 from trtllm_workbench.scaffold.documents import OWN_COMMAND, SLIM
 
@@ -55,7 +57,10 @@ def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     placed = _write_source(truss, config, source)
     try:
         ServingImageBuilderContext.run(source).prepare_image_build_dir(context)
-    except (TrussLibraryError, ValueError) as error:
+    except ValidationError as error:
+        problems = "; ".join(map(_problem, error.errors(include_url=False)))
+        raise SettingsError(f"Truss rejects config.yaml: {problems}.") from None
+    except (TrussLibraryError, ValueError, TypeError) as error:
         raise SettingsError(f"Truss rejects the configuration: {error}") from None
     DockerBuildEmulator(context / "Dockerfile", context).run(root)
     for folder, place in placed:
@@ -64,6 +69,17 @@ def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     _copy_bytecode(SHARED_SERVING_AND_TRAINING_CODE_DIR, root / "app/_truss_shared")
     shutil.rmtree(source)
     shutil.rmtree(context)
+
+
+def _problem(finding: Mapping[str, Any]) -> str:
+    """Format an item of `ValidationError.errors()` in one line, without the value of a secret."""
+    name = dotted_path(finding["loc"])
+    if finding["type"] == "missing":
+        return f"{name} is missing"
+    rule = str(finding["msg"]).removeprefix("Value error, ").rstrip(".")
+    if name.startswith(CONFIDENTIAL):
+        return f"{name}: {rule[:1].lower()}{rule[1:]}"
+    return broken_rule({**finding, "msg": rule}, name)
 
 
 def _copy(folder: Path, destination: Path) -> None:
@@ -121,12 +137,13 @@ def _write_source(truss: Path, config: Path | None, destination: Path) -> list[t
             placed.append((truss / name, place))
     base = truss if config is None else config.parent
     for name in settings.pop("external_package_dirs", None) or ():
-        folder = base / name
+        folder = base / str(name)
         if not folder.is_dir():
             raise SettingsError(f"external_package_dirs names {name!r}; {folder} is not a folder.")
         placed.append((folder, "packages"))
     if requirements := settings.get("requirements_file"):
-        file = next((f for f in (base / requirements, truss / requirements) if f.is_file()), None)
+        named = [folder / str(requirements) for folder in (base, truss)]
+        file = next((each for each in named if each.is_file()), None)
         if file is None:
             raise SettingsError(f"requirements_file is {requirements!r}; that file does not exist.")
         shutil.copy(file, destination / requirements)
