@@ -393,6 +393,8 @@ def test_the_command_writes_a_configuration(
     assert "hf_abc" not in report + output.read_text()
     assert main(command) == 2
     assert "exists; name a new file" in capsys.readouterr().err
+    assert main([*command[:-1], str(output / "below")]) == 2
+    assert f"--output {output / 'below'} cannot be written (" in capsys.readouterr().err
 
 
 def test_the_command_reads_the_environment(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtllm_truss.builder.jobs import Job, prepare_build
 from trtllm_truss.builder.run import build_engine
-from trtllm_truss.cli.common import add_truss_options, echo, require_empty, write
+from trtllm_truss.cli.common import add_truss_options, echo, require_empty, write, writing
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.machine.describe import inspect_machine
@@ -33,7 +33,8 @@ def run(options: argparse.Namespace) -> int:
     """Build the engine and print its folder, or with `--plan` print the commands.
 
     Raises:
-        SettingsError: the settings cannot be built, or `--output` is not empty.
+        SettingsError: the settings cannot be built, or `--output` is not empty or cannot be
+            written.
         StartupError: the build failed.
     """
     environment = read_environment()
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.output is not None:
         require_empty(options.output)
+        with writing(options.output):  # before the hours of a build, not after them
+            options.output.mkdir(parents=True, exist_ok=True)
     echo(*job.estimate.sentences)
     engine = build_engine(job, environment.variables, echo)
     if options.output is not None:

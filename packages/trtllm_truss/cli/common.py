@@ -61,6 +61,22 @@ def require_empty(output: Path) -> None:
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
 
 
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Name `--output` in the error if the block cannot write it.
+
+    Raises:
+        SettingsError: the block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"--output {output} cannot be written ({error.strerror or error}); choose a "
+            "place where you may write."
+        ) from error
+
+
 def log_to_stderr() -> None:
     """Log to standard error, with the time of each line."""
     logging.basicConfig(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trtllm_truss.cli.common import add_truss_options, echo, require_empty
+from trtllm_truss.cli.common import add_truss_options, echo, require_empty, writing
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_settings, inspect_engine, open_adapters, with_settings
@@ -34,7 +34,8 @@ def run(options: argparse.Namespace) -> int:
     """Write the model repository of one engine.
 
     Raises:
-        SettingsError: the settings are wrong, or `--output` is not empty.
+        SettingsError: the settings are wrong, or `--output` is not empty or cannot be
+            written.
         ArtifactError: the engine or the tokenizer cannot be fetched.
     """
     content = read_config(options.truss, options.config)
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
     version = here.version_for(engine.built_version)
     check_settings(settings, version)
     output = options.output
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
     render_engine(settings, engine, data_dir, output, version, tokenizer_dir, folders)
     echo(f"wrote the model repository for {folder} to {options.output}")
     return 0

@@ -66,6 +66,15 @@ def tiny(tmp_path: Path) -> Path:
     return folder
 
 
+def test_an_unwritable_output_fails_before_the_build(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtllm_truss.cli.build.build_engine", pytest.fail)
+    file = config(tmp_path, block(tiny))
+    assert main(["build", "--config", file, "--output", f"{file}/engine"]) == 2
+    assert f"--output {file}/engine cannot be written (" in capsys.readouterr().err
+
+
 @pytest.mark.server
 def test_build_then_publish_then_serve(
     smollm2_checkpoint: Path,

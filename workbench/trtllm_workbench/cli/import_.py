@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trtllm_truss.cli.common import add_truss_options, echo, write
+from trtllm_truss.cli.common import add_truss_options, echo, write, writing
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo, newest_image
 from trtllm_truss.errors import SettingsError
@@ -91,7 +91,8 @@ def deliver(
         origin: the sources in words.
 
     Raises:
-        SettingsError: the result is not a valid configuration, or `output` exists.
+        SettingsError: the result is not a valid configuration, or `output` exists or
+            cannot be written.
     """
     report_options(imported.rows, ignored)
     build = imported.metadata.get("build", {})
@@ -113,7 +114,8 @@ def deliver(
     if output is None:
         write(text)
     else:
-        output.write_text(text, encoding="utf-8")
+        with writing(output):
+            output.write_text(text, encoding="utf-8")
     return 0
 
 

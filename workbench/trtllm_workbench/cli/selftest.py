@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from trtllm_truss.cli.common import echo, report
+from trtllm_truss.cli.common import echo, report, writing
 from trtllm_truss.configuration import read_config
-from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.processes.child import sweep, temporary_folder
 from trtllm_workbench.selftest.runner import STEPS, Order, Runner
@@ -151,10 +149,5 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def _write(file: Path, text: str) -> None:
-    try:
+    with writing(file):
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"--output {file} cannot be written ({os.strerror(error.errno or 0)}); name a file "
-            "where you may write."
-        ) from error
