@@ -46,6 +46,8 @@ def test_a_package() -> None:
         ("package://os/path", "this Python package is not installed"),
         ("engines", "it must be `org/name` on Hugging Face"),
         ("ftp://bucket/x", "it must be `org/name` on Hugging Face"),
+        ("", "it must be `org/name` on Hugging Face"),
+        ("https://huggingface.co/org/name/tree/main", "a page of Hugging Face; write `org/name`."),
     ],
 )
 def test_missing_sources(name: str, part: str) -> None:

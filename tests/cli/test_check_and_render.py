@@ -137,6 +137,34 @@ def test_plain_words(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("ok\n")
 
 
+def test_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
+    got = capsys.readouterr().out
+    assert "nowhere.yaml does not exist; correct --config." in got
+    assert got.endswith("would not start (1 finding)\n")
+
+
+def test_a_folder_without_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """`truss push` takes the folder as an argument."""
+    with pytest.raises(SystemExit) as caught:
+        main(["check", "my-truss"])
+    assert caught.value.code == 2
+    got = capsys.readouterr().err
+    assert got.startswith("usage: trtllm-truss check [-h] [--truss DIR]")
+    assert "unrecognized arguments: my-truss" in got
+
+
+@pytest.mark.parametrize("name", ["file/sub", "file/sub/sub"])
+def test_render_where_nothing_can_be_written(
+    engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    output = tmp_path / name
+    options = ["--truss", str(ROOT), "--config", config(engine), "--output", str(output)]
+    assert main(["render", *options]) == 2
+    assert f"--output {output} cannot be written (" in capsys.readouterr().err
+
+
 def test_render(engine: Path, tmp_path: Path) -> None:
     output = tmp_path / "repository"
     command = ["render", "--truss", str(ROOT), "--config", config(engine)]

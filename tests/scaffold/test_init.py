@@ -381,6 +381,14 @@ def test_a_name_for_both_a_repository_and_a_folder(
     assert "write ./org/name for the folder" in refused("org/name")
 
 
+def test_an_empty_name_is_not_this_folder(
+    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_small_smollm2(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "ENGINE is ''; it must be" in refused("")
+
+
 def test_lmi_settings_that_leave_their_folder(tmp_path: Path, refused: Refused) -> None:
     file = tmp_path / "serving.properties"
     file.write_text("option.model_id=/opt/ml/model/../../etc\n")

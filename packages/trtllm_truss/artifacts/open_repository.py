@@ -27,6 +27,7 @@ from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.model import MOUNT_ONLY, VOLUME, Mount
 
 PACKAGE = "package://"
+_HUB_PAGES = "https://huggingface.co/"
 
 _MAX_DEPTH = 4
 _BASETEN_CACHE = Path("/cache/org/artifacts")
@@ -220,6 +221,10 @@ def open_repository(
         return open_on_s3(repository, setting=setting)
     if repository.startswith(_FOLDERS):
         return open_folder(Path(repository).expanduser(), setting=setting)
+    if repository.startswith(_HUB_PAGES):
+        raise ArtifactError(
+            f"{setting} is {repository!r}, a page of Hugging Face; write `org/name`."
+        )
     if repository.startswith(MOUNT_ONLY):
         section = "bdn.mounts" if repository.startswith(VOLUME) else "weights"
         raise ArtifactError(

@@ -86,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
         return found.status
     report(*(f"         {fact}" for fact in found.facts))
     report(*(f"{each.severity.value + ':':9}{each.message}" for each in found.findings))
-    report("ok" if found.status == 0 else f"would not start ({len(found.findings)} findings)")
+    count = len(found.findings)
+    findings = "1 finding" if count == 1 else f"{count} findings"
+    report("ok" if found.status == 0 else f"would not start ({findings})")
     return found.status
 
 

@@ -53,7 +53,9 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with unwinding():
-            options = _parser(packages, words).parse_args(words)
+            options, unknown = _parser(packages, words).parse_known_args(words)
+            if unknown:
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             return int(options.run(options))
     except KeyboardInterrupt:
         return 130
@@ -98,7 +100,7 @@ def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser
                 module = import_module(f"{package}.{_module_name(name)}")
                 module.add_arguments(command)
                 run = partial(_on_rank_0, module.run) if name in _OF_RANK_0 else module.run
-                command.set_defaults(run=run)
+                command.set_defaults(run=run, parser=command)
     return parser
 
 

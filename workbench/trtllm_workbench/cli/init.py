@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
     texts = {"config.yaml": config_text(plan), "README.md": readme_text(plan)}
     write_folder(output.absolute(), texts, list(plan.requirements))
     report(f"{plan.name}: {plan.kind}")
-    report(f"image: {plan.runtime.image or 'the one of Truss'}: {plan.runtime.reason}")
+    image = f"{plan.runtime.image}: " if plan.runtime.image else ""
+    report(f"image: {image}{plan.runtime.reason}")
     if plan.place is not None:
         report(f"accelerator: {plan.place.accelerator}: {plan.place.reason}")
     if plan.target is not None:

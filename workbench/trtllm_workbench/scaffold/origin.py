@@ -122,7 +122,7 @@ def locate(name: str, option: str) -> tuple[str, str | None]:
                 f"./{bare} for the folder, or run the command elsewhere for the repository."
             )
         return bare, revision or None
-    if name.startswith(_FOLDERS) or ("://" not in name and Path(name).is_dir()):
+    if name.startswith(_FOLDERS) or (name and "://" not in name and Path(name).is_dir()):
         return str(Path(name).expanduser().resolve()), None
     return name, None
 
