@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
@@ -23,6 +24,7 @@ from trtllm_truss.engines.model_config import AdapterRepository
 from trtllm_truss.serving.preparation import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Mount, Settings
+from trtllm_truss.validation import shown
 
 _STARTUP_S = 1800
 _LONGEST_STARTUP_S = 3000
@@ -199,6 +201,13 @@ def check_keys(
             "model_cache (`truss migrate` converts it).",
         )
     yield from _check_resources(resources, settings)
+    for name, value in _section(config, "secrets").items():
+        if value:
+            yield warning(
+                "secret_value",
+                f"config.yaml: secrets.{name} has a value, which `truss push` uploads; set it to "
+                f"null, and the value in the workspace, on this machine in TRUSS_SECRET_{name}.",
+            )
     concurrency = runtime.get("predict_concurrency", 1)
     if target is not None and isinstance(concurrency, int) and concurrency < target.requests:
         yield warning(
@@ -226,6 +235,14 @@ def check_keys(
 
 def _check_resources(resources: Mapping[str, Any], settings: Settings) -> Iterator[Diagnostic]:
     instance_type, accelerator = resources.get("instance_type"), resources.get("accelerator")
+    if not isinstance(accelerator, (str, dict, NoneType)) or (
+        isinstance(accelerator, str) and parse_accelerator(accelerator) is None
+    ):
+        yield error(
+            "accelerator_refused",
+            f"config.yaml: resources.accelerator is {shown(accelerator)}, which Truss refuses; "
+            "write a GPU's name, with a colon and a number for several, such as H100:2.",
+        )
     if isinstance(instance_type, str) and isinstance(accelerator, str):
         chosen = parse_accelerator(accelerator_of(instance_type) or "")
         if chosen != parse_accelerator(accelerator):

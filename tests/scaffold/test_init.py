@@ -296,6 +296,8 @@ def test_an_image_of_the_users(tmp_path: Path, tokenizer: str, initialize: Initi
         (("--accelerator", "T4"), "use more or larger GPUs"),
         (("--tokenizer", "/nowhere"), "tokenizer_repository is '/nowhere'"),
         (("--image", "x y"), "--image is 'x y'"),
+        (("--node-count", "0"), "--node-count is 0; it must be at least 1."),
+        (("--node-count", "-2"), "--node-count is -2; it must be at least 1."),
     ],
 )
 def test_options_are_named(

@@ -284,6 +284,9 @@ def test_options_that_contradict(
             "L4:4x16 replaces it",
         ),
         ({"resources": {"accelerator": "H100", "node_count": 2}}, "node_count", "is 2, but"),
+        ({"resources": {"accelerator": "H100-2"}}, "accelerator_refused", '"H100-2", which Truss'),
+        ({"resources": {"accelerator": 3}}, "accelerator_refused", "such as H100:2"),
+        ({"secrets": {"a": "hidden"}}, "secret_value", "on this machine in TRUSS_SECRET_a."),
         ({"runtime": {}}, "predict_concurrency", "is 1, but the engine runs"),
         (
             {"runtime": {"health_checks": {"startup_threshold_seconds": 600}}},
@@ -326,6 +329,7 @@ def test_contradictions_are_named(
     file.write_text(yaml.safe_dump(config))
     messages = {finding.code: finding.message for finding in examine(tmp_path, file).findings}
     assert part in messages[code], messages
+    assert "hidden" not in messages[code]
     assert {*messages} - {code} <= {"no_gpu", "no_triton", "predict_concurrency"}
 
 

@@ -96,6 +96,15 @@ class InitOptions:
     egress: bool = True
     own_server: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the number of hosts.
+
+        Raises:
+            SettingsError: it is not positive.
+        """
+        if self.node_count is not None and self.node_count < 1:
+            raise SettingsError(f"--node-count is {self.node_count}; it must be at least 1.")
+
     @property
     def spec(self) -> str | None:
         """The accelerator that is asked for; an instance type has a number of them.
