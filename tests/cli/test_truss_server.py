@@ -10,12 +10,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.serving import serving
 from tests.support.truss_process import free_port
 
+from trtllm_truss.errors import StartupError
 from trtllm_truss.status import ServiceStatus, StatusFile, StatusReader
 from trtllm_workbench.cli.truss_server import TrussServer
+from trtllm_workbench.scaffold.documents import OWN_SERVER
 
 INTERRUPTED = """
 import signal, sys
@@ -62,6 +65,22 @@ def test_a_signal_while_the_process_starts_ends_it(
     )
     assert done.stdout == f"{raised} ended\n", done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+@pytest.mark.parametrize("folder", ["model", "data"])
+def test_a_truss_that_cannot_be_copied(tmp_path: Path, folder: str) -> None:
+    """A link that leads nowhere; like a folder without rights, which root reads all the same."""
+    for name in ("model", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model/model.py").write_text("")
+    config = {"model_name": "a", "python_version": "py311", "docker_server": {**OWN_SERVER}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / folder / "broken").symlink_to("nowhere")
+    with pytest.raises(StartupError) as caught, TrussServer(tmp_path, None, free_port(), print):
+        raise AssertionError("it started")
+    assert caught.value.message.startswith(f"{tmp_path} cannot be copied to ")
+    assert f"{folder}/broken" in caught.value.message
 
 
 def test_a_server_that_reports_its_start_is_not_asked_meanwhile(tmp_path: Path) -> None:

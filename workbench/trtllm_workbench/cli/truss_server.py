@@ -202,11 +202,11 @@ class TrussServer:
             lock = lock_folder(self._root)
             self._status = StatusReader(self._root / "status")
             if self._is_own:
-                lay_out(self._truss, self._config, self._root)
+                self._lay_out()
                 self._start()
             else:  # it imports libraries until everything is laid out
                 self._start()
-                lay_out(self._truss, self._config, self._root)
+                self._lay_out()
                 self._laid_out.touch()
         except BaseException:
             if self._child is not None:
@@ -282,6 +282,17 @@ class TrussServer:
         """
         assert self._child is not None
         self._child.stop(patience_s)
+
+    def _lay_out(self) -> None:
+        try:
+            lay_out(self._truss, self._config, self._root)
+        except OSError as error:
+            failures = error.args[0] if isinstance(error, shutil.Error) else []
+            reason = failures[0][2] if failures else error  # copytree collects them
+            raise StartupError(
+                f"{self._truss} cannot be copied to {self._root}: {reason}; check permissions, "
+                "links and free space."
+            ) from error
 
     def _start(self) -> None:
         """Start the server's process."""
