@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from trtllm_truss.cli.main import USAGE_STATUS, main
 from trtllm_truss.dynamo import read_request, to_chunk
 from trtllm_truss.errors import RequestError
 from trtllm_truss.requests import (
@@ -53,6 +57,30 @@ def test_the_operators_defaults_apply_to_omitted_fields() -> None:
     )
     assert (request.max_tokens, request.max_tokens_given) == (5, False)
     assert (request.sampling.top_p, request.sampling.temperature) == (0.9, 0.5)
+
+
+def test_default_ends_beside_those_that_the_frontend_adds() -> None:
+    """Every request has the model's own as `stop_token_ids_hidden`."""
+    defaults = {"stop_token_ids": [5], "end_id": 6}
+    assert read(defaults).stop_token_ids == (5, 6, 2)
+    assert read(defaults, stop_conditions={"stop_token_ids": [7]}).stop_token_ids == (7, 2)
+    assert read({"end_id": -1}).ignore_eos
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"generation": {"stop": "x"}}, r'generation\.stop_words is \["x"\]'),
+        ({"serving": {"reasoning_limit_tokens": 9}}, r"serving\.reasoning_limit_tokens is 9"),
+    ],
+)
+def test_settings_about_text_are_refused_before_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], section: dict[str, Any], named: str
+) -> None:
+    config = {"model_metadata": {"engine_repository": "org/name", **section}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["dynamo", "--truss", str(tmp_path)]) == USAGE_STATUS
+    assert re.search(named, capsys.readouterr().err)
 
 
 def test_the_name_of_an_adapter_chooses_it() -> None:

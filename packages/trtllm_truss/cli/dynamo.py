@@ -8,7 +8,8 @@ import signal
 from functools import partial
 
 from trtllm_truss.cli.common import add_truss_options, log_to_stderr
-from trtllm_truss.configuration import read_config
+from trtllm_truss.configuration import load_configuration, read_config
+from trtllm_truss.dynamo import check_configuration
 from trtllm_truss.endpoints.application import start_service
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import MountedSecrets, read_environment
@@ -47,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
         SettingsError: the settings are wrong, or the extra is not installed.
         StartupError: the engine cannot start.
     """
+    config = read_config(options.truss, options.config)
+    check_configuration(*load_configuration(config))
     try:
         from trtllm_truss.dynamo.worker import WorkerOptions, run_worker
     except ImportError as error:
@@ -55,7 +58,6 @@ def run(options: argparse.Namespace) -> int:
             "pip install 'trtllm-truss[dynamo]'."
         ) from error
     log_to_stderr()
-    config = read_config(options.truss, options.config)
     place = WorkerOptions(
         name=options.name or str(config.get("model_name") or "model"),
         namespace=options.namespace,

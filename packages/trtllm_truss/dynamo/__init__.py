@@ -14,14 +14,36 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.body import parse_completion
 from trtllm_truss.requests import REST_OF_CONTEXT, GenerationRequest, TokenDelta
-from trtllm_truss.validation import shown_name
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.validation import shown, shown_name
 
 _GUIDES = ("json", "json_object", "regex", "choice", "grammar")
 _COMPILER = "backend"
+
+
+def check_configuration(settings: Settings, defaults: Defaults) -> None:
+    """Refuse settings about text, of which a worker sees none.
+
+    Args:
+        defaults: values of omitted fields.
+
+    Raises:
+        SettingsError: one is set.
+    """
+    if words := defaults.get("stop_words"):
+        raise SettingsError(
+            f"config.yaml: model_metadata.generation.stop_words is {shown(words)}; stop words are "
+            "the frontend's, which has no defaults. Remove it, or set stop_token_ids."
+        )
+    if (limit := settings.serving.reasoning_limit_tokens) is not None:
+        raise SettingsError(
+            f"config.yaml: model_metadata.serving.reasoning_limit_tokens is {limit}; a worker of "
+            "Dynamo sees no reasoning. Remove it."
+        )
 
 
 def read_request(
@@ -61,11 +83,9 @@ def read_request(
         **sampling,
         **{name: ends[name] for name in ("max_tokens", "min_tokens", "ignore_eos") if name in ends},
         "prompt": list(request["token_ids"]),
-        "stop_token_ids": [
-            *(ends.get("stop_token_ids") or ()),
-            *(ends.get("stop_token_ids_hidden") or ()),
-        ],
     }
+    if ids := ends.get("stop_token_ids"):
+        body["stop_token_ids"] = ids
     if guide is not None:
         body["structured_outputs"] = _structured_outputs(guide)
     given = "max_tokens" in body or "max_tokens" in defaults
@@ -73,6 +93,8 @@ def read_request(
         body if given else {**body, "max_tokens": REST_OF_CONTEXT}, defaults
     ).requests
     wanted.max_tokens_given = "max_tokens" in body
+    # The frontend adds the model's own ends to every request.
+    wanted.stop_token_ids += tuple(ends.get("stop_token_ids_hidden") or ())
     if (model := request.get("model")) in adapters:
         wanted.model = model
     if (log_probs := output.get("logprobs")) is not None:
