@@ -192,6 +192,14 @@ def test_the_choice_of_tools() -> None:
     one = parse(tools=tools, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
     assert one.new_parser is not None
     assert not one.new_parser()._parallel
+    for choice, expected in (({}, False), ({"disable_parallel_tool_use": False}, True)):
+        by_default = parse(
+            tools=tools,
+            tool_choice={"type": "auto", **choice},
+            defaults={"parallel_tool_calls": False},
+        )
+        assert by_default.new_parser is not None
+        assert by_default.new_parser()._parallel is expected
     forced = request(tools=tools, tool_choice={"type": "any"})
     assert forced.guide is not None
     assert '"weather"' in forced.guide.text

@@ -375,11 +375,14 @@ class Thinking(NamedTuple):
     shown: bool
 
 
-def read_tool_use(tools: Sequence[Any] | None, choice: Mapping[str, Any] | None) -> ToolUse:
+def read_tool_use(
+    tools: Sequence[Any] | None, choice: Mapping[str, Any] | None, *, parallel: bool
+) -> ToolUse:
     """Read the tools of a request.
 
     Args:
         choice: the field `tool_choice`; None for `auto`.
+        parallel: whether an answer may have several calls, if the choice leaves it open.
 
     Raises:
         InvalidRequest: a tool is malformed or of the server's, or the choice is unknown or names
@@ -401,7 +404,9 @@ def read_tool_use(tools: Sequence[Any] | None, choice: Mapping[str, Any] | None)
         raise wrong("tool_choice.name", name, "the name of one of tools")
     if kind == "any" and not offered:
         raise InvalidRequest("tool_choice.type is any; send tools.", param="tool_choice")
-    one_only = choice.get("disable_parallel_tool_use") or False
+    one_only = choice.get("disable_parallel_tool_use")
+    if one_only is None:
+        one_only = not parallel
     if not isinstance(one_only, bool):
         raise wrong("tool_choice.disable_parallel_tool_use", one_only, "true or false")
     if kind == "none" or not offered:
@@ -547,7 +552,8 @@ def parse_messages(
     arguments = request_arguments(fields, "messages")
     check_min_tokens(arguments["sampling"].min_tokens, fields.max_tokens)
     messages = read_conversation(fields.system, fields.messages)
-    use = read_tool_use(fields.tools, fields.tool_choice)
+    parallel = defaults.get("parallel_tool_calls", True)
+    use = read_tool_use(fields.tools, fields.tool_choice, parallel=parallel)
     thinking = read_thinking(fields.thinking, fields.output_config)
     if not fields.tools:  # thoughts between calls may be longer together
         _check_budget(fields.thinking or {}, fields.max_tokens)
