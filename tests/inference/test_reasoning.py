@@ -15,6 +15,7 @@ from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 from tokenizers import AddedToken, Tokenizer
 
+from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -394,9 +395,18 @@ async def test_log_probabilities_of_reasoning_and_answer(tokenizer: TextTokenize
 
 
 @virtually
-async def test_min_tokens_and_echo(tokenizer: TextTokenizer) -> None:
+async def test_min_tokens_and_echo(
+    tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that refuse `min_tokens` with a guide would do so only after the reasoning."""
     engine = engine_of(Model(tokenizer))
     sampling = Sampling(min_tokens=50)
+    with pytest.raises(InvalidRequest, match="min_tokens is 50; it is not supported with guide"):
+        await generated(engine, asked(sampling=sampling))
+    assert not engine.requests
+    await generated(engine, asked(sampling=Sampling(min_tokens=1)))
+    monkeypatch.setattr(CpuEngine, "guides_set_the_end", False)
+    engine = engine_of(Model(tokenizer))
     text, end = await one(engine, asked(echo=True, sampling=sampling, running_usage=True))
     assert text == OPEN + "Hm. So it is.\n</think>\n\n" + JSON
     reasoned = end.usage.reasoning_tokens or 0

@@ -185,6 +185,7 @@ has written the template's part.
 - Stop words also match in the reasoning, and then end the whole answer.
 - Beam search is refused together with a guide, or with `serving.reasoning_limit_tokens`, where the
   model may reason.
+- `min_tokens` above 1 is refused together with a guide by the CPU engine and by checkpoints.
 """
 
 

@@ -166,6 +166,8 @@ class Engine(ABC):
     """True if its backend imports `tensorrt_llm`."""
     counts_guides: ClassVar[bool] = False
     """True if a request tells it the memory of its compiled guide."""
+    guides_set_the_end: ClassVar[bool] = False
+    """True if it refuses `min_tokens` beside a guide."""
     huge_pages: ClassVar[bool] = False
     """True if huge pages speed it up: a CPU reads all weights for each token."""
     scores_beams: ClassVar[bool] = True

@@ -140,12 +140,13 @@ def validate_capabilities(
         raise _refusal(request, "logit_bias", sentence)
     _validate_log_probs(request, capabilities)
     if request.guide is not None and not capabilities.guides:
-        raise _refusal(
-            request,
-            "guide",
-            "cannot be followed: guided decoding is off (runtime.guided_decoding_backend). Leave "
-            "it out.",
-        )
+        sentence = "cannot be followed: guided decoding is off (runtime.guided_decoding_backend)."
+        raise _refusal(request, "guide", f"{sentence} Leave it out.")
+    least = request.sampling.min_tokens or 0
+    if request.guide is not None and engine.guides_set_the_end and least > 1:
+        # The engine would refuse it only after the reasoning.
+        sentence = f"is not supported with {request.name('guide')} by {engine.answering}"
+        raise _refusal(request, "min_tokens", f"is {least}; it {sentence}. Leave one of them out.")
     if request.guide is not None and not is_unicode(request.guide.text):
         raise _refusal(request, "guide", "contains a lone surrogate; send whole characters.")
 

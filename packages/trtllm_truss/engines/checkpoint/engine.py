@@ -176,6 +176,7 @@ class CheckpointEngine(GpuEngine):
     made, remake = "is configured", "configure"
     other_format = "name a checkpoint with another quantization"
     in_python_of_runtime = True
+    guides_set_the_end = True
     spawns_ranks = True
 
     checkpoint: Checkpoint

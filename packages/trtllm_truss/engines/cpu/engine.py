@@ -60,6 +60,7 @@ class CpuEngine(Engine):
     requirements = ("openvino-genai==2026.4.1.0",)
     wheels = ("nvidia-pytriton", "xgrammar")
     counts_guides = True
+    guides_set_the_end = True
     scores_beams = False
     huge_pages = True
 
