@@ -115,13 +115,13 @@ UNSUPPORTED = {
     "adapter_id": Unsupported("adapters are chosen by lora_task_id"),
     "best_of": Unsupported("one sequence is generated", (0, 1)),
     "early_stopping": Unsupported("beam search is not offered here", (False,)),
-    "logit_bias": Unsupported("the engine takes no biases", ({},)),
+    "logit_bias": Unsupported("biases are not offered here", ({},)),
     "logprobs": Unsupported("details include the log probabilities", (0, 1)),
     "n": Unsupported("one sequence is generated", (1,)),
     "num_beams": Unsupported("beam search is not offered here", (1,)),
-    "prompt_logprobs": Unsupported("the engine gives no log probabilities of a prompt", (0,)),
+    "prompt_logprobs": Unsupported("those of a prompt are not offered here", (0,)),
     "streaming": Unsupported("use stream, next to parameters", (True,)),
-    "top_n_tokens": Unsupported("the engine returns the chosen token only", (0,)),
+    "top_n_tokens": Unsupported("only the chosen token is returned", (0,)),
     "watermark": Unsupported("text is not watermarked", (False,)),
 }
 
