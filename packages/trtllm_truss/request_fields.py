@@ -90,6 +90,12 @@ class RequestField:
             return value > self.engine_default
         return value != self.engine_default
 
+    def has_effect(self, value: Any) -> bool:
+        """Return True if the value of a request changes its answer; None is an open field."""
+        if self.effect is not None:
+            return value is not None and self.changes(value)
+        return bool(value) if isinstance(self.default, tuple) else bool(value != self.default)
+
     def name_in(self, protocol: ProtocolName) -> str | None:
         return self.names.get(protocol, self.name)
 

@@ -225,6 +225,11 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         WARNING,
         ["resources.accelerator is L4", "runs on the CPU", "remove it"],
     ),
+    "default_refused": (
+        {"settings": {"generation": {"beam_width": 9}}},
+        ERROR,
+        ["generation.beam_width is 9, but this engine has at most", "Remove it"],
+    ),
     "accelerator_differs": (
         {"accelerator": "H100", "gpus": [A100]},
         WARNING,
@@ -328,6 +333,17 @@ def test_versions_with_the_same_numbers_are_a_warning() -> None:
 def test_equal_image_and_runtime_are_reported_once() -> None:
     diagnostics = find(new_config("0.20.0"), image=PINNED_IMAGE.name, runtime_version="1.0.0")
     assert [diagnostic.code for diagnostic in diagnostics] == ["image_version_mismatch"]
+
+
+def test_defaults_that_the_engine_refuses() -> None:
+    def found(**generation: Any) -> list[str]:
+        given = {"engine_repository": "org/engine", "generation": generation}
+        findings = check_compatibility(Settings.model_validate(given), CPU, HostInfo())
+        return [each.message for each in findings]
+
+    (sentence,) = found(bad_words_list=["x"], temperature=0.5)
+    assert 'generation.bad_words_list is ["x"], but the CPU engine refuses it' in sentence
+    assert not found(bad_words=[], beam_width=1, min_tokens=3)
 
 
 def test_all_mismatches_are_reported() -> None:

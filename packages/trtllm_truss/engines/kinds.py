@@ -25,8 +25,10 @@ from trtllm_truss.engines.host import ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import MANIFEST_FILE, parse_manifest, read_manifest
 from trtllm_truss.engines.model_config import Adapter, AdapterRepository
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.request_fields import OPTIONS, SAMPLING
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.validation import shown
 
 _FOLDERS = (
     "compiled",
@@ -241,7 +243,30 @@ def check_compatibility(settings: Settings, engine: Engine, host: HostInfo) -> l
         SettingsError: `runtime` asks for copies or GPUs that the engine's ranks cannot have.
     """
     engine.instance_count(settings)
-    return [*_parallelism(settings, engine), *engine.check(settings, host)]
+    return [
+        *_parallelism(settings, engine),
+        *engine.check(settings, host),
+        *_request_defaults(settings, engine, host),
+    ]
+
+
+def _request_defaults(settings: Settings, engine: Engine, host: HostInfo) -> Iterator[Diagnostic]:
+    """Find defaults of requests with which each request that leaves the field out is refused."""
+    refused, beams = engine.refuses(host.known_version), engine.beam_limit(settings)
+    for row in (*SAMPLING, *OPTIONS):
+        for name in {row.name, *row.tensors} & settings.generation.keys():
+            value = settings.generation[name]
+            if row.name in refused and row.has_effect(value):
+                reason = f"{engine.answering} refuses it"
+            elif row.name == "beam_width" and isinstance(value, int) and value > beams:
+                reason = f"this engine has at most {beams}"
+            else:
+                continue
+            yield error(
+                "default_refused",
+                f"config.yaml: model_metadata.generation.{name} is {shown(value)}, but {reason}: "
+                "requests that leave it out would fail. Remove it.",
+            )
 
 
 def _parallelism(settings: Settings, engine: Engine) -> Iterator[Diagnostic]:

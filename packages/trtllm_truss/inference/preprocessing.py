@@ -152,10 +152,8 @@ def validate_capabilities(
 
 
 def _has_effect(request: GenerationRequest, row: RequestField) -> bool:
-    if row.effect is not None:
-        value = getattr(request.sampling, row.attribute)
-        return value is not None and row.changes(value)
-    return bool(getattr(request, row.attribute) != row.default)
+    holder = request if row.effect is None else request.sampling
+    return row.has_effect(getattr(holder, row.attribute))
 
 
 def _unknown_fields(version: str | None) -> tuple[RequestField, ...]:
