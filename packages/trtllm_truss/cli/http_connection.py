@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from httptools import HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 _INVALID = (
     "the request is not valid HTTP/1.1, its head has more than 65536 bytes, or it has both "
@@ -21,8 +22,17 @@ class Connection(HttpToolsProtocol):
 
     llhttp ends a message that asks for an upgrade at its head, and drops the body. Java's
     HttpClient asks for `h2c` by default, so such a head is parsed again without that header.
+
+    uvicorn tells the last request that came of a disconnect, and answers what is wrong at once. The
+    request that is being answered may be an earlier one.
+
+    Attributes:
+        answered: the request that is being answered, or was last.
+        is_ending: whether nothing more is parsed, and the last whole request ends the connection.
     """
 
+    answered: RequestResponseCycle | None = None
+    is_ending = False
     is_in_head = False
     bodiless_bytes = 0
 
@@ -31,12 +41,37 @@ class Connection(HttpToolsProtocol):
         self.bodiless_bytes += len(data)
         rest = memoryview(data)
         try:
-            while rest:
+            while rest and not self.is_ending:
                 rest = self.feed(rest)
         except HttpParserError:
             self.bodiless_bytes = _MAX_HEAD_BYTES + 1
         if self.bodiless_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.answered is not None:
+            self.answered.disconnected = True
+            self.answered.message_event.set()
+        super().connection_lost(exc)
+
+    def _refuse(self) -> None:
+        """Answer 400, or end the connection after the answers of the requests before."""
+        last = self.answered
+        if last is None or last.response_complete or (last.more_body and not last.response_started):
             self.send_400_response(_INVALID)
+        elif self.is_ending:
+            self.transport.abort()
+        else:
+            if self.pipeline and self.pipeline[0][0].more_body:  # its body is what is wrong
+                self.pipeline.popleft()
+            if self.pipeline:
+                last, _ = self.pipeline[0]
+            last.keep_alive = False
+            self.is_ending, self.bodiless_bytes = True, 0
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self.answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def feed(self, data: memoryview) -> memoryview:
         """Parse to the end, or to that of a head that asks for an upgrade; return the rest."""

@@ -1,0 +1,129 @@
+"""One connection of our own server: pipelines, disconnects, and what is not HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from trtllm_truss.cli.http_connection import Connection
+
+REQUEST = b"POST /%b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+CHUNKED = b"POST /3 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+START = {"type": "http.response.start", "status": 200, "headers": []}
+PATIENCE_S = 60
+Client = Callable[["Answers", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Answers:
+    """Streams a first chunk, and a last one when it may end or the client has left."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Queue[bytes] = asyncio.Queue()
+        self.begun: list[str] = []
+        self.may_end = asyncio.Event()
+        self.client_left = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.begun.append(scope["path"])
+        await send(START)
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        watching = asyncio.create_task(self._watch(receive))
+        await self.may_end.wait()
+        await send({"type": "http.response.body", "body": b"last"})
+        await watching
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self.may_end.is_set():
+            self.client_left.set()
+
+
+def talk(client: Client) -> None:
+    """Run a client with a connection to a server of `Answers`."""
+
+    async def run() -> None:
+        answers, state = Answers(), ServerState()
+
+        class Watched(Connection):
+            def data_received(self, data: bytes) -> None:
+                super().data_received(data)
+                answers.came.put_nowait(bytes(data))
+
+        config = uvicorn.Config(answers, lifespan="off", log_config=None)
+        config.load()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Watched(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            await asyncio.wait_for(client(answers, reader, writer), PATIENCE_S)
+            writer.close()
+            answers.may_end.set()
+            while state.tasks:
+                await asyncio.gather(*state.tasks)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_cancels_the_first_request_of_a_pipeline() -> None:
+    async def client(
+        answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(REQUEST % b"1" + REQUEST % b"2")
+        await reader.readuntil(b"first")
+        writer.close()
+        await answers.client_left.wait()
+        assert answers.begun == ["/1"]
+
+    talk(client)
+
+
+@pytest.mark.parametrize("second", [b"", REQUEST % b"2"])
+@pytest.mark.parametrize(
+    "wrong", [b"GARBAGE\r\n\r\n", CHUNKED + b"nonsense\r\n", b"GET /3 HTTP/1.1\r\nX : 1\r\n\r\n"]
+)
+def test_answers_end_before_a_connection_with_what_is_not_http(
+    wrong: bytes, second: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def client(
+        answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(REQUEST % b"1" + second)
+        got = await reader.readuntil(b"first")
+        writer.write(wrong)
+        while wrong not in await answers.came.get():
+            pass
+        answers.may_end.set()
+        got += await reader.read()
+        assert got.count(b"HTTP/1.1 200") == got.count(b"HTTP/1.1") == len(answers.begun)
+        assert answers.begun == (["/1", "/2"] if second else ["/1"])
+        assert got.endswith(b"last\r\n0\r\n\r\n")
+
+    with caplog.at_level(logging.WARNING, "uvicorn.error"):
+        talk(client)
+    assert not caplog.records
+
+
+def test_what_is_not_http_is_named_where_no_answer_has_begun() -> None:
+    async def idle(_: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GARBAGE\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+    async def in_body(
+        answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(CHUNKED + b"nonsense\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+    talk(idle)
+    talk(in_body)
