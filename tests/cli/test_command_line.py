@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 from tests.support.certificates import new_certificate
 from tests.support.serving import serving
+from tests.support.warm_python import run_warm
 
 from trtllm_workbench.cli.main import main
 
@@ -156,6 +157,25 @@ def test_bad_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
         main(["serve", "--port", port])
     assert caught.value.code == 2
     assert "must be 1 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("section", "options", "words"),
+    [
+        ("{server_port: 8081}", ("--port", "65536"), "'65536' is not a port"),
+        ("{server_port: 99999}", (), "docker_server.server_port: '99999' is not a port"),
+        ("{server_port: null}", (), "docker_server.server_port: 'None' is not a port"),
+    ],
+)
+def test_bad_port_of_our_own_server(
+    section: str, options: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    """A resolver takes the last 16 bits of a larger port."""
+    (tmp_path / "config.yaml").write_text(f"docker_server: {section}")
+    result = run_warm("trtllm_truss.cli.main", "serve", "--truss", str(tmp_path), *options)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_serve_outside_a_truss(

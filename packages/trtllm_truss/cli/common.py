@@ -15,6 +15,9 @@ from types import FrameType
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import one_line, printable
 
+_LAST_PORT = 65535
+_PORT_DIGITS = 5
+
 
 def echo(*lines: str) -> None:
     """Write whole lines to standard error, from any thread; drop them once it is closed.
@@ -49,6 +52,13 @@ def add_truss_options(parser: argparse.ArgumentParser, *, config: bool = True) -
         parser.add_argument(
             "--config", type=Path, metavar="FILE", help="replaces the Truss's config.yaml"
         )
+
+
+def port(text: str) -> int:
+    """Return the number of a port, as the `type` of an option."""
+    if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= _LAST_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be 1 to {_LAST_PORT}")
 
 
 def require_empty(output: Path) -> None:

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any
@@ -27,7 +27,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp
 
-from trtllm_truss.cli.common import add_truss_options
+from trtllm_truss.cli.common import add_truss_options, port
 from trtllm_truss.configuration import read_config
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import SettingsError
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port",
-        type=int,
+        type=port,
         help=f"HTTP port (default: docker_server.server_port, else {_DEFAULT_PORT})",
     )
 
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     """
     set_up_logging()
     config = read_config(options.truss, options.config)
-    port = options.port or (config.get("docker_server") or {}).get("server_port", _DEFAULT_PORT)
+    number = options.port or _port_of(config.get("docker_server") or {})
     status = ServiceStatus.published(os.environ)
     data_dir = (options.truss / config.get("data_dir", "data")).resolve()
     limits = parse_settings(config).serving
@@ -93,9 +93,17 @@ def run(options: argparse.Namespace) -> int:
         return service
 
     with contextlib.ExitStack() as stack:
-        sockets = _listen(options.host, port, stack)
+        sockets = _listen(options.host, number, stack)
         server = _Server(LocalGuard(application, options.host), application.drain, limits)
         return server.serve_until_signal(sockets, start)
+
+
+def _port_of(section: Mapping[str, Any]) -> int:
+    number = section.get("server_port", _DEFAULT_PORT)
+    try:
+        return port(str(number))  # a resolver takes the last 16 bits of a larger number
+    except argparse.ArgumentTypeError as error:
+        raise SettingsError(f"docker_server.server_port: {error}.") from None
 
 
 class _Server(uvicorn.Server):

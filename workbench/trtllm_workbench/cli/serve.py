@@ -25,7 +25,7 @@ from itertools import combinations
 from types import FrameType
 from typing import Any
 
-from trtllm_truss.cli.common import add_truss_options, echo
+from trtllm_truss.cli.common import add_truss_options, echo, port
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.local_requests import is_private
@@ -162,16 +162,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the address to listen on (default: %(default)s; 0.0.0.0 is every address; callers "
         "need no key)",
     )
-    parser.add_argument("--port", type=_port, default=8080, help="HTTP port (default: 8080)")
+    parser.add_argument("--port", type=port, default=8080, help="HTTP port (default: 8080)")
     parser.add_argument(
         "--remote-api",
-        type=_port,
+        type=port,
         metavar="PORT",
         help="also answer the lookups of `truss predict` on this port, on loopback only",
     )
     parser.add_argument(
         "--console",
-        type=_port,
+        type=port,
         nargs="?",
         const=_CONSOLE_PORT,
         metavar="PORT",
@@ -259,16 +259,10 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
 def _require_different_ports(options: argparse.Namespace) -> None:
     ports = {"--port": options.port, "--remote-api": options.remote_api}
     ports["--console"] = options.console
-    given = [(name, port) for name, port in ports.items() if port is not None]
-    for (name, port), (other, other_port) in combinations(given, 2):
-        if port == other_port:
-            raise SettingsError(f"{name} and {other} are both {port}; they must differ.")
-
-
-def _port(text: str) -> int:
-    if text.isdigit() and 1 <= int(text) <= 65535:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be 1 to 65535")
+    given = [(name, number) for name, number in ports.items() if number is not None]
+    for (name, number), (other, other_number) in combinations(given, 2):
+        if number == other_number:
+            raise SettingsError(f"{name} and {other} are both {number}; they must differ.")
 
 
 def patience_s(limits: Serving, *, own: bool) -> float:
