@@ -31,7 +31,7 @@ from trtllm_truss.protocols.openai.answers import (
     chunk_choice,
     error_body,
 )
-from trtllm_truss.protocols.openai.body import parse_completion
+from trtllm_truss.protocols.openai.body import parse_completion, token_ids
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
 from trtllm_truss.tool_calls.events import (
     ArgumentsDelta,
@@ -304,8 +304,8 @@ class TokenizeAdapter:
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
         adapter = self.chat if "messages" in body else self.completion
         fields = {name: value for name, value in body.items() if name != _STRINGS}
-        with_texts = body.get(_STRINGS) or False
-        if not isinstance(with_texts, bool):
+        with_texts = body.get(_STRINGS)
+        if not isinstance(with_texts, bool | None):
             raise InvalidRequest(
                 f"{_STRINGS} is {shown(with_texts)}; it must be true or false.", param=_STRINGS
             )
@@ -315,7 +315,7 @@ class TokenizeAdapter:
                 f"prompt holds {1 + len(others)} prompts; send one.", param="prompt"
             )
         request = replace(request, max_tokens=0, guide=None, echo=False, prompt_details=True)
-        writer = _Tokens(self.context_tokens, with_texts=with_texts)
+        writer = _Tokens(self.context_tokens, with_texts=bool(with_texts))
         return Call([request], writer, JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:
@@ -346,10 +346,7 @@ class DetokenizeAdapter:
             known["model"] = body["model"]
         if not tokens:
             raise InvalidRequest("tokens is empty; send at least one id.", param="tokens")
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in tokens):
-            raise InvalidRequest(
-                "tokens holds other values than ids; send integers.", param="tokens"
-            )
+        token_ids(tokens, "tokens", "tokens")
         (request,) = self.completion.parse(known, {}).requests
         request = replace(request, max_tokens=0, names={**request.names, "prompt_ids": "tokens"})
         return Call([request], _Text(), JSON_MEDIA_TYPE)

@@ -389,10 +389,25 @@ def _prompt(prompt: Any, path: str) -> Prompt:
         raise InvalidRequest(
             f"{path} holds half of a UTF-16 surrogate pair; send whole characters.", param="prompt"
         )
-    ids = isinstance(prompt, list) and bool(prompt)
-    if ids and all(type(item) is int and 0 <= item <= INT32_MAX for item in prompt):
-        return tuple(prompt)
+    if isinstance(prompt, list) and prompt:
+        return token_ids(prompt, path, "prompt")
     raise InvalidRequest(
         f"{path} is {shown(prompt)}; it must be a text or a list of token ids, and not empty.",
         param="prompt",
     )
+
+
+def token_ids(values: list[Any], path: str, param: str) -> tuple[int, ...]:
+    """Return a list of token ids as a tuple.
+
+    Raises:
+        InvalidRequest: it holds other values.
+    """
+    for place, value in enumerate(values):
+        if type(value) is not int or not 0 <= value <= INT32_MAX:
+            raise InvalidRequest(
+                f"{path}[{place}] is {shown(value)}; it must be a token id, an integer from 0 to "
+                f"{INT32_MAX}.",
+                param=param,
+            )
+    return tuple(values)
