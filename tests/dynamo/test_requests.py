@@ -117,8 +117,9 @@ def test_one_log_probability_is_that_of_the_token(asked: int, given: int) -> Non
             {"guided_decoding": {"json": {}, "whitespace_pattern": " "}},
             "whitespace_pattern",
         ),
-        ("stop_conditions", {"max_thinking_tokens": 5}, "max_thinking_tokens"),
-        ("output_options", {"prompt_logprobs": 1}, "prompt_logprobs"),
+        ("stop_conditions", {"max_thinking_tokens": 5}, "max_thinking_tokens is 5"),
+        ("stop_conditions", {"max_thinking_tokens": 0}, "max_thinking_tokens is 0"),
+        ("output_options", {"prompt_logprobs": 1}, "prompt_logprobs is 1.*echo"),
     ],
 )
 def test_what_the_worker_cannot_honour_is_named(
@@ -126,6 +127,45 @@ def test_what_the_worker_cannot_honour_is_named(
 ) -> None:
     with pytest.raises(RequestError, match=named):
         read(**{group: options})
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"extra_args": {"sampling_options": {"allowed_token_ids": [5]}}}, "allowed_token_ids"),
+        (
+            {"extra_args": {"sampling_options": {"bad_words_token_ids": [[5]]}}},
+            "bad_words_token_ids is given",
+        ),
+        ({"routing": {"cache_salt": "a"}}, "cache_salt is"),
+        ({"prompt_embeds": "AAAA"}, "prompt_embeds is given"),
+        ({"multi_modal_data": {"image_url": [{}]}}, "multi_modal_data is given"),
+        ({"prefill_result": {"disaggregated_params": {}}}, "prefill_result is given"),
+    ],
+)
+def test_what_is_beside_the_options_is_not_dropped(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(RequestError, match=named):
+        read_request({**SENT, **fields}, {})
+
+
+def test_fields_without_effect_here() -> None:
+    beside = {"sampling_options": {"detokenize": False}, "nvext": {"worker_id": 1}}
+    routing = {"dp_rank": 0, "priority": 5, "cache_salt": None}
+    assert read_request({**SENT, "extra_args": beside, "routing": routing}, {}) == read()
+
+
+def test_the_end_of_a_tool_call_reaches_the_frontend() -> None:
+    ends = {"stop_token_ids": [5], "stop_token_ids_hidden": [2], "stop_token_ids_visible": [5]}
+    request = read(stop_conditions=ends)
+    assert request.stop_token_ids == (2,)
+    assert request.ignore_eos
+    guide = {"guided_decoding": {"regex": "a"}}
+    assert not read(stop_conditions=ends, sampling_options=guide).ignore_eos
+
+
+def test_a_wrong_guide_is_named_as_it_was_sent() -> None:
+    with pytest.raises(RequestError, match="guided_json is"):
+        read(sampling_options={"guided_decoding": {"json": "{"}})
 
 
 def test_the_last_chunk_has_reason_and_usage() -> None:

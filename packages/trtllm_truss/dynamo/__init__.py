@@ -19,10 +19,21 @@ from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.body import parse_completion
 from trtllm_truss.requests import REST_OF_CONTEXT, GenerationRequest, TokenDelta
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.validation import shown, shown_name
+from trtllm_truss.validation import shown
 
-_GUIDES = ("json", "json_object", "regex", "choice", "grammar")
-_COMPILER = "backend"
+_UNSERVED = {
+    **dict.fromkeys(("prompt_embeds", "multi_modal_data"), "prompts are tokens"),
+    **dict.fromkeys(
+        ("prefill_result", "bootstrap_info", "encoder_result"),
+        "this worker does every step of a request",
+    ),
+    "bad_words_token_ids": "the engine has no such limit",
+    "logprob_token_ids": "the engine chooses the alternatives that it reports",
+    "structural_tag": "guided decoding takes a JSON schema, a regex, a choice or a grammar",
+}
+"""Fields that no protocol of ours has, and reasons for their refusal."""
+_GUIDES = {"backend": "guided_decoding_backend"}
+"""Guides whose fields are not called `guided_` and their name."""
 
 
 def check_configuration(settings: Settings, defaults: Defaults) -> None:
@@ -62,39 +73,37 @@ def read_request(
     Raises:
         RequestError: a field is unsupported or out of range.
     """
-    sampling = _given(request, "sampling_options")
+    # Fields that only some workers know are beside the others.
+    more = _given(_given(request, "extra_args"), "sampling_options")
+    sampling = _given(request, "sampling_options") | more
     ends = _given(request, "stop_conditions")
     output = _given(request, "output_options")
-    sampling.pop("include_stop_str_in_output", None)
-    if (answers := sampling.pop("n", None)) not in (None, 1):
-        raise InvalidRequest(
-            f"n is {answers}; a worker of Dynamo answers a request once. Send {answers} requests."
-        )
-    guide = sampling.pop("guided_decoding", None)
-    if thinking := ends.get("max_thinking_tokens"):
-        raise InvalidRequest(
-            f"max_thinking_tokens is {thinking}; this worker sees no reasoning. Leave it out."
-        )
-    if output.get("prompt_logprobs") is not None:
-        raise InvalidRequest(
-            "prompt_logprobs is set; this worker reports none of the prompt. Leave it out."
-        )
+    guide = _given(sampling, "guided_decoding")
+    _refuse_unserved({**request, **sampling, **ends, **output, **guide})
+    for name in ("n", "guided_decoding", "include_stop_str_in_output", "detokenize"):
+        sampling.pop(name, None)
     body: dict[str, Any] = {
         **sampling,
         **{name: ends[name] for name in ("max_tokens", "min_tokens", "ignore_eos") if name in ends},
+        "cache_salt": _given(request, "routing").get("cache_salt"),
         "prompt": list(request["token_ids"]),
+        **{_GUIDES.get(name, f"guided_{name}"): value for name, value in guide.items()},
     }
     if ids := ends.get("stop_token_ids"):
         body["stop_token_ids"] = ids
-    if guide is not None:
-        body["structured_outputs"] = _structured_outputs(guide)
+    visible = ends.get("stop_token_ids_visible") or ()
+    if visible and not guide:
+        # An end of sequence that also ends a tool call. The engine would keep it back; with it,
+        # the frontend ends the answer.
+        body["ignore_eos"] = True
     given = "max_tokens" in body or "max_tokens" in defaults
     (wanted,) = parse_completion(
         body if given else {**body, "max_tokens": REST_OF_CONTEXT}, defaults
     ).requests
     wanted.max_tokens_given = "max_tokens" in body
     # The frontend adds the model's own ends to every request.
-    wanted.stop_token_ids += tuple(ends.get("stop_token_ids_hidden") or ())
+    stops = (*wanted.stop_token_ids, *(ends.get("stop_token_ids_hidden") or ()))
+    wanted.stop_token_ids = tuple(token_id for token_id in stops if token_id not in visible)
     if (model := request.get("model")) in adapters:
         wanted.model = model
     if (log_probs := output.get("logprobs")) is not None:
@@ -103,20 +112,28 @@ def read_request(
     return wanted
 
 
+def _refuse_unserved(fields: Mapping[str, Any]) -> None:
+    for name, reason in _UNSERVED.items():
+        if fields.get(name):
+            raise InvalidRequest(f"{name} is given; {reason}. Leave it out.")
+    if (answers := fields.get("n", 1)) != 1:
+        raise InvalidRequest(
+            f"n is {answers}; a worker of Dynamo answers a request once. Send {answers} requests."
+        )
+    if (thinking := fields.get("max_thinking_tokens")) is not None:
+        raise InvalidRequest(
+            f"max_thinking_tokens is {thinking}; this worker sees no reasoning. Leave it out."
+        )
+    if (alternatives := fields.get("prompt_logprobs")) is not None:
+        raise InvalidRequest(
+            f"prompt_logprobs is {alternatives}; this worker reports none of the prompt. Leave "
+            "out prompt_logprobs, and echo, for which the frontend asks for them."
+        )
+
+
 def _given(request: Mapping[str, Any], group: str) -> dict[str, Any]:
     options = request.get(group) or {}
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _structured_outputs(guide: Mapping[str, Any]) -> dict[str, Any]:
-    options = {name: value for name, value in guide.items() if value is not None}
-    for name in options:
-        if name not in (*_GUIDES, _COMPILER):
-            raise InvalidRequest(
-                f"guided decoding by {shown_name(name)} is not supported; send one of "
-                f"{', '.join(_GUIDES)}."
-            )
-    return {name: value for name, value in options.items() if name in _GUIDES}
 
 
 def to_chunk(delta: TokenDelta) -> dict[str, Any]:
