@@ -26,10 +26,11 @@ class Fleet:
 
     Args:
         folder: for logs, discovery and files of the model.
+        router_mode: as the frontend's option. By default its router refuses an id that it has.
         variables: added to the environment of all.
     """
 
-    def __init__(self, folder: Path, **variables: str) -> None:
+    def __init__(self, folder: Path, *, router_mode: str = "kv", **variables: str) -> None:
         self._folder = folder
         (self.port,) = unused_ports(1)
         self._environment = {
@@ -55,7 +56,7 @@ class Fleet:
         self.frontend = self._start(
             "frontend",
             *("-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(self.port)),
-            *("--enable-anthropic-api", "--migration-limit", "3", "--router-mode", "kv"),
+            *("--enable-anthropic-api", "--migration-limit", "3", "--router-mode", router_mode),
         )
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
 

@@ -140,6 +140,12 @@ def test_a_failed_start_names_its_cause(tmp_path: Path) -> None:
         log = fleet.log_of(worker)
         assert "\nerror: Triton was not ready after 0.1 s" in log
         assert "Traceback" not in log
+        worker = fleet.add_worker(config, DYN_REQUEST_PLANE="telegraph")
+        assert worker.wait(60) == 1
+        log = fleet.log_of(worker)
+        assert "error: Dynamo's runtime failed" in log
+        assert "Invalid request plane mode: 'telegraph'" in log
+        assert "Traceback" not in log
     finally:
         fleet.close()
 

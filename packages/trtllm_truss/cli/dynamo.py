@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         SettingsError: the settings are wrong, or the extra is not installed.
-        StartupError: the engine cannot start.
+        StartupError: the engine cannot start, or Dynamo's runtime fails.
     """
     config = read_config(options.truss, options.config)
     check_configuration(*load_configuration(config))

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ PROTOCOL = "dynamo"
 
 _METRICS = ("trtllm_truss_", "nv_")
 _LINE_BYTES = 2**26
+_STORE = "DYN_FILE_KV"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,7 @@ class TrussEngine:
         self._folder = folder
         self._service: Service | None = None
         self._defaults: Defaults = {}
-        self._answers: dict[str, asyncio.Task[None]] = {}
+        self._answers: dict[str, tuple[asyncio.Task[None], Context]] = {}
         self.failure: StartupError | None = None
 
     @property
@@ -258,8 +260,15 @@ class TrussEngine:
         this one out of the routing for seconds. Measured with two workers of 1.6.1.
         """
         chunks: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
-        answer = asyncio.create_task(self._answer(request, context.id(), chunks))
-        self._answers[context.id()] = answer
+        call_id = context.id()
+        if call_id in self._answers:  # a caller may choose it
+            call_id = f"{call_id}-{secrets.token_hex(8)}"
+        answer = asyncio.create_task(self._answer(request, call_id, chunks))
+        # Also of a task that is cancelled before it begins.
+        answer.add_done_callback(lambda _: chunks.put_nowait(None))
+        self._answers[call_id] = answer, context
+        if _has_left(context):  # before `abort` could find it
+            self._end(call_id)
         try:
             while (chunk := await chunks.get()) is not None:
                 if isinstance(chunk, Exception):
@@ -267,7 +276,7 @@ class TrussEngine:
                 yield chunk
                 chunks.task_done()
         finally:
-            self._end(context)
+            self._end(call_id)
 
     async def _answer(
         self,
@@ -275,18 +284,19 @@ class TrussEngine:
         call_id: str,
         chunks: asyncio.Queue[dict[str, Any] | Exception | None],
     ) -> None:
-        """Queue the chunks of an answer, one at a time, then None or its error.
+        """Queue the chunks of an answer, one at a time, or its error.
 
         A task of its own, because Dynamo neither resumes nor closes the generator of a client that
         has left. Of a client that reads slowly, tokens wait in the engine's stream, which takes
         four bytes for each.
         """
         service = self._started
-        names = (None, self._options.name, *service.adapter_names)
+        # The runtime's own probe names no model.
+        names = ("", self._options.name, *service.adapter_names)
         try:
-            if (model := request.get("model")) not in names:
+            if (model := request["model"]) not in names:
                 # Its adapter is another worker's: see `lib/llm/src/lora/filter.rs` of Dynamo.
-                raise CannotConnect(f"this worker does not serve {shown_name(str(model))}")
+                raise CannotConnect(f"this worker does not serve {shown_name(model)}")
             wanted = read_request(request, self._defaults, service.adapter_names)
             tokens = service.path.generator.tokens(wanted, PROTOCOL, call_id)
             async with aclosing(tokens) as deltas:
@@ -304,15 +314,16 @@ class TrussEngine:
         except Exception as error:
             logger.exception("unhandled exception")
             chunks.put_nowait(Unknown(f"unhandled {type(error).__name__}"))
-        finally:
-            chunks.put_nowait(None)
 
     async def abort(self, context: Context) -> None:
-        """End the answer of a client that has left."""
-        self._end(context)
+        """End the answers of clients that have left; `context` may share its id with another."""
+        for call_id, (_, its) in [*self._answers.items()]:
+            if _has_left(its):
+                self._end(call_id)
 
-    def _end(self, context: Context) -> None:
-        if (answer := self._answers.pop(context.id(), None)) is not None:
+    def _end(self, call_id: str) -> None:
+        answer, _ = self._answers.pop(call_id, (None, None))
+        if answer is not None:
             answer.cancel()
 
     async def cleanup(self) -> None:
@@ -363,6 +374,11 @@ class TrussEngine:
         return set()
 
 
+def _has_left(context: Context) -> bool:
+    """Return whether the client of a request has left, or its frontend ended it."""
+    return bool(context.is_stopped() or context.is_killed())
+
+
 _ERRORS: tuple[tuple[type[TrussError], type[Exception]], ...] = (
     (RequestError, InvalidArgument),
     (QueueFull, CannotConnect),
@@ -382,8 +398,10 @@ def run_worker(start: Start, options: WorkerOptions) -> None:
     Discovery and transport are Dynamo's, by its own variables (`DYN_DISCOVERY_BACKEND`, …).
 
     Raises:
-        StartupError: the engine cannot start.
+        StartupError: the engine cannot start, or Dynamo's runtime fails.
     """
+    if (store := os.environ.get(_STORE)) is not None:
+        os.environ[_STORE] = str(Path(store).resolve())  # the worker runs in another folder
     uvloop.run(_serve(start, options))
 
 
@@ -405,7 +423,7 @@ async def _serve(start: Start, options: WorkerOptions) -> None:
         )
         try:
             await backend.Worker(engine, config, asyncio.get_running_loop()).run()
-        except Exception:
-            if engine.failure is not None:
-                raise engine.failure from None
-            raise
+        except Exception as error:  # noqa: BLE001 - the runtime's own have no other base
+            raise engine.failure or StartupError(
+                f"Dynamo's runtime failed ({error}). Check its variables, which begin with DYN_."
+            ) from None
