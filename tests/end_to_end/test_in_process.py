@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -181,6 +182,27 @@ def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
     assert not service.stopped.is_set()
     del pieces, predict
     assert service.stopped.is_set()
+
+
+def test_garbage_found_on_a_thread_of_the_service_ends_it() -> None:
+    """A thread cannot join itself, and the service joins its supervisor."""
+    supervisor = threading.Thread(target=gc.collect)
+
+    class Supervised(FakeService):
+        def stop(self) -> None:
+            supervisor.join()
+            super().stop()
+
+    service = Supervised()
+    gc.disable()
+    try:
+        cycle: list[object] = [in_process(service)]
+        cycle.append(cycle)
+        del cycle
+        supervisor.start()
+        assert service.stopped.wait(PATIENCE_S)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -117,6 +117,7 @@ def is_tgi_client(user_agent: str) -> bool:
 
 
 _PROTOCOL = "predict"
+_STOP_LIMIT_S = 60.0
 
 
 class InProcessPredict:
@@ -134,7 +135,7 @@ class InProcessPredict:
         self._defaults = defaults
         self._formats = _formats(service)
         self._loop, end_loop = _new_loop()
-        weakref.finalize(self, _end, service.stop, end_loop)
+        weakref.finalize(self, _end, threading.get_ident(), service.stop, end_loop)
 
     def __call__(self, body: Mapping[str, Any]) -> str | Generator[str, None, None]:
         """Generate the text of a body.
@@ -193,6 +194,19 @@ def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
     return started.result()
 
 
-def _end(*steps: Callable[[], object]) -> None:
-    for step in steps:
-        step()
+def _end(owner: int, *steps: Callable[[], object]) -> None:
+    """Take the steps on a thread of their own, since they join the threads of the service.
+
+    The garbage collector may find a dropped object on any of those. The thread that created it, and
+    the main thread, which calls this at the end of the process, wait; not without end, for the
+    collection may run within a lock that the steps need, such as the log's.
+    """
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    ending = threading.Thread(target=run, name="in-process end")
+    ending.start()
+    if threading.get_ident() in (owner, threading.main_thread().ident):
+        ending.join(_STOP_LIMIT_S)
