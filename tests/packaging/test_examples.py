@@ -266,6 +266,9 @@ def test_the_pool_and_the_runtime_agree_with_the_deployment() -> None:
     check(policy)
     assert policy["spec"]["podSelector"] == pool["selector"]
     (served,) = runtime["containers"]
+    assert served["lifecycle"] == container["lifecycle"]
+    grace = "terminationGracePeriodSeconds"
+    assert found["InferenceService"]["predictor"][grace] == deployment["spec"][grace]
     assert runtime["labels"].items() <= labels.items()
     assert served["ports"][0]["containerPort"] == port["containerPort"]
     for kind in ("startup", "readiness", "liveness"):
