@@ -33,6 +33,7 @@ _MUST_BE = {
     "tuple_type": "it must be a list",
     "dict_type": "it must be an object",
     "model_type": "it must be an object",
+    "text_or_object": "it must be a string or an object",
     "greater_than_equal": "it must be at least {ge}",
     "greater_than": "it must be greater than {gt}",
     "less_than_equal": "it must be at most {le}",

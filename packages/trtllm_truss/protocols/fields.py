@@ -274,6 +274,10 @@ def listed(value: Any) -> Any:
     return [value] * bool(value) if isinstance(value, str) else value
 
 
+_UNION_TAGS = (("str",), ("dict[str,any]",))
+"""pydantic's names of the members of `str | dict[str, Any]`, in the places of its findings."""
+
+
 def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequest:
     """Build the error of a failed validation from its first finding.
 
@@ -281,6 +285,8 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
         known: all field names, for suggestions.
     """
     finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
+    if finding["type"] in ("string_type", "dict_type") and finding["loc"][-1:] in _UNION_TAGS:
+        finding |= {"loc": finding["loc"][:-1], "type": "text_or_object"}
     location = [p if isinstance(p, int) else p[:SHOWN_CHARACTERS] for p in finding["loc"]]
     path = dotted_path(location)
     if finding["type"] == "extra_forbidden":

@@ -78,6 +78,7 @@ def test_choices_are_taken_literally() -> None:
 @pytest.mark.parametrize(
     ("sent", "param", "part"),
     [
+        ({"guided_json": True}, "guided_json", "it must be a string or an object"),
         ({"guided_json": "{"}, "guided_json", "must be a JSON schema"),
         ({"guided_json": "[]"}, "guided_json", "must be a JSON schema"),
         ({"guided_json": "a" * (1 << 17)}, "guided_json", "at most 65536 characters"),
