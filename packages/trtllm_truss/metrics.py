@@ -453,8 +453,9 @@ class RequestMetrics:
             return
         total_s = self._end("finished", reason.value)
         self._counters.finished[reason.value] += 1
-        self._counters.e2e_latency.observe(total_s)
-        self._counters.generation_length.observe(self._generation_tokens)
+        if self._admitted_s is not None:  # else the engine had no part: a count of tokens
+            self._counters.e2e_latency.observe(total_s)
+            self._counters.generation_length.observe(self._generation_tokens)
 
     def failed(self, code: str) -> None:
         """Record an error by its `code`."""

@@ -103,6 +103,14 @@ def test_answers_are_counted_by_their_reason(metrics, scraped) -> None:
     assert scraped("requests_finished_total", reason="length") == 1
 
 
+def test_counting_tokens_is_no_answer_of_the_engine(metrics, scraped) -> None:
+    """Autoscalers read the latency of answers."""
+    metrics.request_started("tokenize", "a").finished(FinishReason.LENGTH)
+    assert scraped("requests_finished_total", reason="length") == 1
+    assert scraped("e2e_latency_seconds_count") == 0
+    assert scraped("request_generation_tokens_count") == 0
+
+
 def test_failures_are_counted_by_their_code(metrics, scraped) -> None:
     for code in (QueueFull.code, QueueFull.code, InvalidRequest.code, "unheard_of"):
         metrics.request_started("predict", "a").failed(code)
