@@ -23,7 +23,7 @@ _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LO
 _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 _TASKS = "SLURM_STEP_TASKS_PER_NODE"
-_EQUAL_TASKS = re.compile(r"(\d+)(\(x\d+\))?")
+_EQUAL_TASKS = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
 """As many tasks on each host: `2`, or `2(x4)` for four of them; else `2(x3),1`."""
 
 JOB_VARIABLES = re.compile(
@@ -72,12 +72,12 @@ def read_rank(variables: Mapping[str, str]) -> Rank | None:
     if index != _number(_RANK, variables) or not 0 <= local <= index < size:
         raise SettingsError(
             f"the launcher's variables contradict each other: {_RANK} is {variables[_RANK]}, and "
-            f"{size_from[0]} is {index} of {size}. Start the ranks by `mpirun` of Open MPI or by "
-            "`srun --mpi=pmix`."
+            f"{size_from[0]} is {index} of {size}, with {local} as {size_from[2]}. Start the ranks "
+            "by `mpirun` of Open MPI or by `srun --mpi=pmix`."
         )
     if size == 1:
         return None
-    each = _each(variables)
+    each = _each(variables, size)
     if size % each or index % each != local:
         raise SettingsError(
             f"rank {index} of {size} is number {local} on its host. TensorRT-LLM numbers the GPUs "
@@ -108,23 +108,23 @@ def _is_slurms(variables: Mapping[str, str]) -> bool:
     return variables[_NAMESPACE].startswith(_OF_SLURM) or _OPEN_MPI[0] not in variables
 
 
-def _each(variables: Mapping[str, str]) -> int:
+def _each(variables: Mapping[str, str], size: int) -> int:
     if not _is_slurms(variables):
         return max(1, _number(_LOCAL_SIZE, variables))
     tasks = _EQUAL_TASKS.fullmatch(variables.get(_TASKS, ""))
-    if tasks is None:
+    if tasks is None or int(tasks[1]) * int(tasks[2] or 1) != size:
         raise SettingsError(
-            f"{_TASKS} is {variables.get(_TASKS)!r}; each host must have the same number of ranks: "
-            "`srun --ntasks-per-node N`."
+            f"{_TASKS} is {variables.get(_TASKS)!r} for {size} ranks; each host must have the same "
+            "number of them: `srun --ntasks-per-node N`."
         )
     return max(1, int(tasks[1]))
 
 
 def _number(name: str, variables: Mapping[str, str]) -> int:
     text = variables.get(name, "")
-    if not text.isdecimal():
+    if not (text.isdecimal() and len(text) < 10):  # int() refuses thousands of digits
         raise SettingsError(
             f"PMIx says that this process is rank {variables[_RANK]} of a job, but {name} is "
-            f"{text!r}; start the ranks by `mpirun` of Open MPI or by `srun --mpi=pmix`."
+            f"{text[:60]!r}; start the ranks by `mpirun` of Open MPI or by `srun --mpi=pmix`."
         )
     return int(text)

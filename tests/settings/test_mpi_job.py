@@ -86,7 +86,10 @@ def test_a_rank_needs_the_address_of_its_launcher(
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, "OMPI_COMM_WORLD_SIZE is 'x'"),
         ({**SLURM, "SLURM_PROCID": "2"}, "contradict each other: PMIX_RANK is 3, and SLURM_PROCID"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "3"}, "is 3 of 3"),
-        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)"}, "'2,1(x2)'; each host must have"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)"}, "'2,1(x2)' for 4 ranks; each"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "2(x4)"}, "'2(x4)' for 4 ranks; each host must"),
+        ({**SLURM, "SLURM_LOCALID": "5"}, "SLURM_PROCID is 3 of 4, with 5 as SLURM_LOCALID"),
+        ({**SLURM, "SLURM_PROCID": "3" * 5000}, "SLURM_PROCID is '333"),
         ({**SLURM, "SLURM_LOCALID": "0"}, "rank 3 of 4 is number 0 on its host"),  # cyclic
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "mpirun --map-by ppr:N:node"),
     ],
