@@ -205,6 +205,19 @@ def test_garbage_found_on_a_thread_of_the_service_ends_it() -> None:
         gc.enable()
 
 
+def test_the_end_of_a_process_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12.1 refuses to."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    service = FakeService()
+    predict = in_process(service)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    del predict
+    assert service.stopped.is_set()
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_engine_failure_raises_and_releases_the_engine(stream: bool) -> None:
     service = FakeService()

@@ -207,6 +207,10 @@ def _end(owner: int, *steps: Callable[[], object]) -> None:
             step()
 
     ending = threading.Thread(target=run, name="in-process end")
-    ending.start()
+    try:
+        ending.start()
+    except RuntimeError:  # Python 3.12 starts no thread at the end of the process
+        run()
+        return
     if threading.get_ident() in (owner, threading.main_thread().ident):
         ending.join(_STOP_LIMIT_S)
