@@ -32,7 +32,7 @@ from trtllm_truss.configuration import read_config
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.local_requests import LocalGuard, addresses
-from trtllm_truss.serving.log_lines import batch_log_lines, set_up_logging
+from trtllm_truss.serving.log_lines import batch_log_lines, flush_log_lines, set_up_logging
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import MountedSecrets, parse_settings, read_environment
 from trtllm_truss.settings.model import Serving
@@ -149,6 +149,7 @@ class _Server(uvicorn.Server):
 
         threading.Thread(target=begin, name="start", daemon=True).start()
         self.run(sockets)
+        flush_log_lines()  # the process may be killed while Triton ends
         if not started.done():  # a start cannot be stopped; the process guard ends what it started
             os._exit(0)
         if started.exception() is not None:  # it is in the log
