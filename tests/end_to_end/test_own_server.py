@@ -29,7 +29,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     started: list[Served] = []
 
     def begin(**serving: float) -> Served:
-        engine = write_engine(tmp_path / "engine", step_ms=10)
+        engine = write_engine(tmp_path / "engine", step_ms=10, end_file=tmp_path / "ended")
         config = config_for(engine, sections=SECTIONS, serving=serving)
         started.append(Served(config, {**FAKE_ENGINE, VARIABLE: KEY}))
         return started[0].wait_until_ready()
@@ -79,6 +79,18 @@ def test_an_answer_that_outlasts_the_drain_is_cut(start: Callable[..., Served]) 
     assert "status=cancelled" in own.log
     assert "Traceback" not in own.log
     assert own.leftovers() == []
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_the_engine_ends_by_itself(
+    start: Callable[..., Served], tmp_path: Path, requests: int
+) -> None:
+    """Triton keeps its model until its exit timeout if a client leaves a call without an end."""
+    own = start()
+    for _ in range(requests):
+        own.post({**LONG, "max_tokens": 2}, headers=HEADERS)
+    assert own.end() == 0
+    assert (tmp_path / "ended").exists()
 
 
 def test_connections_without_a_whole_head_are_closed(start: Callable[..., Served]) -> None:

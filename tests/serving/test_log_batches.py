@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import pytest
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.serving.log_lines import BatchHandler, batch_log_lines, flush_log_lines
+from trtllm_truss.serving.log_lines import BatchHandler, batch_log_lines
 
 request_id = ContextVar("request_id", default="none")
 
@@ -82,20 +82,6 @@ async def test_another_thread_writes_at_once(stream: Stream, logger: logging.Log
     thread.start()
     thread.join()
     assert stream.writes == ["first none\nsecond none\n"]
-
-
-def test_lines_of_an_event_loop_that_ended_are_written_on_demand(
-    stream: Stream, logger: logging.Logger
-) -> None:
-    """Own server: Triton's end may outlast the patience of whoever kills the process."""
-
-    async def log() -> None:
-        logger.info("last")
-
-    asyncio.run(log())
-    assert stream.writes == []
-    flush_log_lines()
-    assert stream.writes == ["last none\n"]
 
 
 def test_without_an_event_loop_a_line_is_written_at_once(

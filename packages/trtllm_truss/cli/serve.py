@@ -32,7 +32,7 @@ from trtllm_truss.configuration import read_config
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.local_requests import LocalGuard, addresses
-from trtllm_truss.serving.log_lines import batch_log_lines, flush_log_lines, set_up_logging
+from trtllm_truss.serving.log_lines import batch_log_lines, set_up_logging
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import MountedSecrets, parse_settings, read_environment
 from trtllm_truss.settings.model import Serving
@@ -134,11 +134,12 @@ class _Server(uvicorn.Server):
         self._drain = drain
         self._limits = limits
         self._drains_until_s: float | None = None
+        self._started: Future[Service] = Future()
         self._stalled: dict[Any, tuple[int, float]] = {}
 
     def serve_until_signal(self, sockets: list[socket.socket], start: Callable[[], Service]) -> int:
         """Return the exit status."""
-        started: Future[Service] = Future()
+        started = self._started
 
         def begin() -> None:
             try:
@@ -149,7 +150,6 @@ class _Server(uvicorn.Server):
 
         threading.Thread(target=begin, name="start", daemon=True).start()
         self.run(sockets)
-        flush_log_lines()  # the process may be killed while Triton ends
         if not started.done():  # a start cannot be stopped; the process guard ends what it started
             os._exit(0)
         if started.exception() is not None:  # it is in the log
@@ -175,9 +175,15 @@ class _Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for running requests, and cut what is left after the time to drain."""
+        """Wait for running requests, cut what is left after the time to drain, and stop the engine.
+
+        The engine ends while the event loop still runs, which ends the calls to Triton, for which
+        Triton would wait, and writes the last lines of the log.
+        """
         asyncio.get_running_loop().call_later(self._limits.drain_timeout_s, self._cut)
         await super().shutdown(sockets)
+        if self._started.done() and self._started.exception() is None:
+            await asyncio.to_thread(self._started.result().stop)
 
     def _cut(self) -> None:
         connections: Any = [*self.server_state.connections]

@@ -91,13 +91,6 @@ def batch_log_lines() -> None:
                 handlers[place] = batches.setdefault(handler, BatchHandler(handler))
 
 
-def flush_log_lines() -> None:
-    """Write the lines of an event loop that has ended."""
-    for handlers in handler_lists():
-        for handler in handlers:
-            handler.flush()
-
-
 class PrintableFormatter(logging.Formatter):
     """Escapes what another formatter returns; only a traceback has several lines.
 

@@ -255,6 +255,18 @@ async def test_the_end_of_the_server_ends_every_call(server, connection):
     await until(lambda: not connection.is_usable)
 
 
+async def test_the_end_waits_for_the_server_to_end_idle_calls_alone(connection):
+    running = asyncio.create_task(ask(connection, b"wait"))
+    received = [Received(), Received()]
+    for each in received:
+        connection.exchange(b"echo it", each)
+    for each in received:
+        await asyncio.wait_for(each.end, PATIENCE_S)
+    await connection.end(PATIENCE_S)
+    assert sorted(ended) == [0, 1]
+    assert await running == ([], (StatusCode.UNAVAILABLE, "the connection was lost"))
+
+
 async def test_closing_ends_every_call(connection):
     call = asyncio.create_task(ask(connection, b"wait"))
     await ask(connection, b"echo there")

@@ -151,7 +151,8 @@ def _facts(model_name: str, predict_url: str) -> dict[str, Any]:
 
 
 _CONSOLE_PORT = 8081
-_OWN_END_S = 5.0
+_OWN_END_S = 15.0
+"""For our own server: 5 s for cut requests to end, and 10 for Triton."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

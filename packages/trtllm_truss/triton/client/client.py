@@ -351,7 +351,7 @@ class TritonClient:
         if self._endings:
             await asyncio.wait(self._endings, timeout=_END_LIMIT_S)
         if self._connection is not None:
-            self._connection.close()
+            await self._connection.end(_END_LIMIT_S)
 
     async def _send(
         self, request: EngineRequest, answer: ResponseStream

@@ -151,6 +151,19 @@ class GrpcCall:
             self.receiver.ended(StatusCode.UNAVAILABLE, details)
 
 
+class _End:
+    """Receives the end of an idle call."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def message(self, payload: Payload) -> bool:
+        return False
+
+    def ended(self, status: StatusCode, details: str) -> None:
+        self.future.set_result(None)
+
+
 _FRAME_HEAD = struct.Struct(">IBI")  # length (24 bits) and type (8 bits), flags, stream
 _FRAME_HEAD_BYTES = 9
 _DATA, _END_STREAM, _PADDED = 0x0, 0x1, 0x8
@@ -270,6 +283,24 @@ class GrpcConnection(asyncio.Protocol):
             if self.is_usable:
                 self._h2.reset_stream(number, ErrorCodes.CANCEL)
                 self._flush()
+
+    async def end(self, within_s: float) -> None:
+        """End the idle calls, wait until the server has ended them too, and close the connection.
+
+        Triton keeps a model until its exit timeout if the connection breaks while the end of a call
+        is due (2.51: 6 of 30 servers; none of 30 whose client waited).
+        """
+        idle = self._calls.keys() & {number for _, number in self._idle if self.is_usable}
+        self._idle.clear()
+        ends = [_End() for _ in idle]
+        for number, end in zip(idle, ends, strict=True):
+            call = self._calls[number]
+            call.receiver = end
+            self._end_ours(number, call)
+        self._flush()
+        if ends:
+            await asyncio.wait([end.future for end in ends], timeout=within_s)
+        self.close()
 
     def close(self) -> None:
         """Close the connection; calls in flight end as UNAVAILABLE."""

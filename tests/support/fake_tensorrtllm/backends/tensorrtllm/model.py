@@ -60,7 +60,7 @@ _KEYS = {
     **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after", "broken_after"), int),
     **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop", "mpi"), int),
     "ignore_stop_words": int,
-    **dict.fromkeys(("load_error", "error", "final"), str),
+    **dict.fromkeys(("load_error", "error", "final", "end_file"), str),
     "log_reuse": int,
     "otherwise": lambda text: text.split(","),
     "scripts": lambda path: json.loads(Path(path).read_text()),
@@ -136,6 +136,8 @@ class TritonPythonModel:
 
     def finalize(self):
         self._death_watch.communicate(b"done\n")
+        if file := self._behaviour.get("end_file"):
+            Path(file).touch()
 
     def _read_request_file(self, request):
         path = self._folder / f"{request.request_id()}.request"
