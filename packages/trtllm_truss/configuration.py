@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from yaml.composer import ComposerError
 
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_settings
@@ -36,6 +37,7 @@ Source: truss/base/truss_config.py, 0.18.35, which fails on some of them with a 
 """
 _MAY_BE_NULL = ("base_image", "docker_server")
 _NOUNS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a string"}
+_MERGE = "tag:yaml.org,2002:merge"
 CONFIDENTIAL = ("secrets", "environment_variables")
 """Keys whose values no message shows."""
 
@@ -77,6 +79,24 @@ def load_configuration(
     return Configuration(settings, defaults)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a second value of a key, for which YAML has no meaning; PyYAML keeps the last one.
+
+    Source: YAML 1.2.2, 3.2.1.1: the keys of a mapping are unique.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if (key.tag, key.value) in keys:
+                    problem = f"the key {shown(key.value)} has two values; keep one"
+                    raise ComposerError(None, None, problem, key.start_mark)
+                keys.add((key.tag, key.value))
+        return node
+
+
 def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     """Read `config`, by default the Truss's config.yaml; its relative folders become absolute.
 
@@ -86,7 +106,7 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     """
     file = config or truss / "config.yaml"
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
     except FileNotFoundError:
         raise SettingsError(
             f"{file} does not exist; "

@@ -13,6 +13,7 @@ import yaml
 from tests.machine.images import NVIDIA_FOLDERS
 from tests.support.paths import ROOT
 
+from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.cli.truss_server import lay_out, own_server
 
@@ -158,6 +159,8 @@ def test_nvidias_folders_in_app_stay_and_are_not_imported(root: Path) -> None:
         ("data_dir:", "config.yaml: data_dir is null; it must be a string."),
         ("requirements_file: 3", "requirements_file is 3; that file does not exist."),
         ("external_package_dirs: [3]", "external_package_dirs names 3; "),
+        ("model_name: b", 'the key "model_name" has two values; keep one (line 2).'),
+        ("runtime: {a: 1, b: 2, a: 1}", 'the key "a" has two values; keep one (line 2).'),
         ("weights: 3", "config.yaml: weights is 3; it must be a list."),
         ("weights: [{source: hf://a/b}]", "config.yaml: weights[0].mount_location is missing."),
     ],
@@ -172,6 +175,12 @@ def test_wrong_types_of_trusss_keys(truss: Path, tmp_path: Path, line: str, sent
     assert sentence in caught.value.message
     assert "hidden" not in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_a_merged_mapping_may_repeat_a_key(tmp_path: Path) -> None:
+    merged = "a: &a {x: 1, y: 1}\nb: &b {x: 2, z: 2}\nc: {<<: [*a, *b], y: 3}\n"
+    (tmp_path / "config.yaml").write_text(merged)
+    assert read_config(tmp_path, None)["c"] == {"x": 1, "y": 3, "z": 2}
 
 
 @pytest.mark.parametrize("value", ["3", "[a]"])
