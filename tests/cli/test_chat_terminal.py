@@ -33,3 +33,15 @@ def test_ctrl_c_while_the_prompt_is_set_up_ends_nothing(
         keys.send_text(CTRL_D)
         ChatTerminal(Conversation("http://127.0.0.1:9", {})).run("here")
     assert capfd.readouterr().out.count("Ctrl-D ends.") == 2  # in the greeting, and once more
+
+
+@pytest.mark.parametrize("enter", ["\r", "\n"], ids=["at the prompt", "during an answer"])
+def test_alt_enter_begins_a_line(monkeypatch: pytest.MonkeyPatch, enter: str) -> None:
+    """A terminal turns CR into LF while no prompt is there."""
+    asked: list[str] = []
+    with create_pipe_input() as keys, create_app_session(input=keys):
+        keys.send_text(f"in\x1b{enter}one word.{enter}{CTRL_D}")
+        terminal = ChatTerminal(Conversation("http://127.0.0.1:9", {}))
+        monkeypatch.setattr(terminal, "_handle", asked.append)
+        terminal.run("here")
+    assert asked == ["in\none word."]

@@ -174,6 +174,7 @@ def _bindings() -> KeyBindings:
             buffer.validate_and_handle()
 
     @bindings.add("escape", "enter")
+    @bindings.add("escape", "c-j")  # Alt-Enter, typed during an answer
     def _new_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
