@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.paths import SUPPORT
@@ -92,11 +93,15 @@ def test_quick_guides_pass_slow_ones(
     monkeypatch.setattr(validator_module, "_FIRST_LIMIT_S", 0.1)
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     quick = [guides.check(order(f"follow {number}")) for number in range(20)]
+    ended: list[Future[Any]] = []
+    for result in (*slow, *quick):
+        result.add_done_callback(ended.append)
     assert [outcome(result) for result in quick] == [None] * 20
-    assert sum(result.done() for result in slow) < len(slow)
     assert {outcome(result) for result in slow} == {
         "it takes more than 0.5 s to compile; simplify it."
     }
+    assert settles(lambda: len(ended) == len(slow) + len(quick))
+    assert ended[-1] in slow
 
 
 @pytest.mark.parametrize("guides", [0.5], indirect=True)
@@ -142,9 +147,13 @@ def test_large_guides_give_way_to_small_ones(guides: GuideValidator, tmp_path: P
     ]
     small = [guides.check(order(f"note {notes}{number}")) for number in range(3)]
     assert [result.done() for result in large[-4:]] == [False, True, True, True]
+    ended: list[Future[Any]] = []
+    for result in (*large[:-3], *small):
+        result.add_done_callback(ended.append)
     gates[0].touch()  # one at a time from here on
-    assert settles(lambda: all(result.done() for result in small))
-    assert sum(result.done() for result in large) <= 3 + 4
+    assert settles(lambda: {*small} <= {*ended})
+    before = ended[: max(map(ended.index, small))]
+    assert sum(result in large for result in before) <= 4
     gates[1].touch()
     assert [outcome(result) for result in (*running, *small, *large[:-3])] == [None] * 34
 
