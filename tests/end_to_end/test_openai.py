@@ -267,8 +267,9 @@ def test_the_tokens_of_a_prompt(client: openai.OpenAI, base_url: str) -> None:
         assert "".join(told.tokens) == choice.text
         assert told.text_offset[:2] == [0, len(told.tokens[0])]
         assert told.token_logprobs[0] is told.top_logprobs[0] is None
+        # Tokens with the same text are one key: parts of a character have none.
         assert all(
-            max(top.values()) >= value and 5 <= len(top) <= 6
+            max(top.values()) >= value and 0 < len(top) <= 6
             for value, top in zip(told.token_logprobs[1:], told.top_logprobs[1:], strict=True)
         )
     assert len(of_ids.logprobs.tokens) == len(ids) + 1
