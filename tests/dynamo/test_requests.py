@@ -63,7 +63,7 @@ def test_default_ends_beside_those_that_the_frontend_adds() -> None:
     """Every request has the model's own as `stop_token_ids_hidden`."""
     defaults = {"stop_token_ids": [5], "end_id": 6}
     assert read(defaults).stop_token_ids == (5, 6, 2)
-    assert read(defaults, stop_conditions={"stop_token_ids": [7]}).stop_token_ids == (7, 2)
+    assert read(defaults, stop_conditions={"stop_token_ids": [7]}).stop_token_ids == (7, 6, 2)
     assert read({"end_id": -1}).ignore_eos
 
 

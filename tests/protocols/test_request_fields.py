@@ -103,6 +103,15 @@ def test_every_default_suits_every_protocol(
     assert (list(request.stop_token_ids), request.ignore_eos) == (ids, ignores)
 
 
+@pytest.mark.parametrize("protocol", PARSERS)
+def test_the_default_end_is_one_more_of_the_sent_ones(protocol: ProtocolName) -> None:
+    defaults = parse_defaults({"end_id": 7, "stop_token_ids": [5]})
+    request = PARSERS[protocol]({"stop_token_ids": [6]}, defaults)
+    assert request.stop_token_ids == (6, 7)
+    with pytest.raises(InvalidRequest, match="stop_token_ids"):
+        PARSERS[protocol]({"stop_token_ids": 6}, defaults)
+
+
 def test_rows_of_sampling_are_in_every_protocol() -> None:
     for protocol in PARSERS:
         assert all(row.name_in(protocol) for row in SAMPLING), protocol

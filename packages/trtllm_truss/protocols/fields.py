@@ -165,22 +165,33 @@ def attribute_names(protocol: ProtocolName) -> dict[str, str]:
     return {row.attribute: name for name, row in rows if name != row.attribute}
 
 
-def own_defaults(
-    defaults: Mapping[str, Any], body: type[Strict], protocol: ProtocolName
+def with_defaults(
+    sent: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    body: type[Strict],
+    protocol: ProtocolName,
+    *,
+    without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the defaults that a body has, by its names.
+    """Return the sent fields of a body and the defaults of omitted ones, by its names.
+
+    The default `end_id` is one more of `stop_token_ids`, of sent ones too.
 
     Args:
         defaults: values of omitted fields, by the names of the predict body.
         body: the protocol's.
         protocol: names the fields of the table.
+        without: fields of the predict body whose defaults do not apply.
     """
     names = _default_names(body, protocol)
-    values = {names[name]: value for name, value in defaults.items() if name in names}
-    if (end_id := defaults.get("end_id")) == -1:
+    applied = names.keys() - without
+    values = {names[name]: value for name, value in defaults.items() if name in applied}
+    end_id, ids = defaults.get("end_id"), names["stop_token_ids"]
+    if end_id == -1:
         values[names["ignore_eos"]] = True
-    elif end_id is not None:
-        values[names["stop_token_ids"]] = [*defaults.get("stop_token_ids", ()), end_id]
+    values.update(sent)
+    if end_id not in (None, -1) and isinstance(given := values.get(ids, []), list):
+        values[ids] = [*given, end_id]
     return values
 
 

@@ -34,12 +34,12 @@ from trtllm_truss.protocols.fields import (
     check_length,
     invalid_request,
     named_once,
-    own_defaults,
     refuse_unsupported,
     request_arguments,
     schema_guide,
     text_guide,
     unknown_field,
+    with_defaults,
     with_request_fields,
     wrong,
 )
@@ -180,18 +180,13 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
     for name in [name for name in given if name in UNSUPPORTED]:
         refuse_unsupported(name, given.pop(name), UNSUPPORTED, within="parameters.")
     values = named_once(given, ALIASES, _LISTS_OF_TEXTS, within="parameters.")
+    if "max_tokens" in defaults:
+        values.setdefault("max_new_tokens", defaults["max_tokens"])
     try:
-        return Parameters.model_validate({**_own(defaults), **values})
+        return Parameters.model_validate(with_defaults(values, defaults, Parameters, "lmi"))
     except ValidationError as error:
         found = invalid_request(error, known)
         raise InvalidRequest(f"parameters: {found.message}", param=found.param) from None
-
-
-def _own(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    values = own_defaults(defaults, Parameters, "lmi")
-    if "max_tokens" in defaults:
-        values["max_new_tokens"] = defaults["max_tokens"]
-    return values
 
 
 def read_grammar(grammar: Grammar | None) -> Guide | None:

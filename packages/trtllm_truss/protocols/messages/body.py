@@ -28,10 +28,10 @@ from trtllm_truss.protocols.fields import (
     check_length,
     check_min_tokens,
     invalid_request,
-    own_defaults,
     refuse_unsupported,
     request_arguments,
     schema_guide,
+    with_defaults,
     with_request_fields,
 )
 from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, NewParser, ToolUse, read_tool
@@ -132,11 +132,11 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
             refuse_unsupported(name, value, REFUSED)
         else:
             sent[name] = value
-    values = own_defaults(defaults, MessagesFields, "messages")
-    for name in ("max_tokens", "stream"):
-        values.pop(name, None)
+    values = with_defaults(
+        sent, defaults, MessagesFields, "messages", without=("max_tokens", "stream")
+    )
     try:
-        return MessagesFields.model_validate({**values, **sent})
+        return MessagesFields.model_validate(values)
     except ValidationError as error:
         raise invalid_request(error, _KNOWN) from None
 

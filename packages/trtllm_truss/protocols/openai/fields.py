@@ -33,11 +33,11 @@ from trtllm_truss.protocols.fields import (
     check_size,
     invalid_request,
     listed,
-    own_defaults,
     refuse_unsupported,
     request_arguments,
     schema_guide,
     text_guide,
+    with_defaults,
     with_request_fields,
     wrong,
 )
@@ -183,22 +183,14 @@ def read_body(
             refuse_unsupported(name, value, refused)
         else:
             sent[name] = listed(value) if name in ("stop", "bad_words") else value
+    replaced = ("stream", "max_tokens") if "max_completion_tokens" in sent else ("stream",)
     try:
-        return model.model_validate({**_omitted(model, defaults, sent), **sent})
+        return model.model_validate(
+            with_defaults(sent, defaults, model, "openai", without=replaced)
+        )
     except ValidationError as error:
         known = {*model.model_fields, *refused, *unused}
         raise invalid_request(error, known) from None
-
-
-def _omitted(
-    model: type[SharedFields], defaults: Mapping[str, Any], sent: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the defaults, by OpenAI's names, without those that a sent field replaces."""
-    values = own_defaults(defaults, model, "openai")
-    values.pop("stream", None)
-    if "max_completion_tokens" in sent:
-        values.pop("max_tokens", None)
-    return values
 
 
 FLAT_PATH = "text.format"
