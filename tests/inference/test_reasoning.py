@@ -237,6 +237,17 @@ async def test_reasoning_is_ended_at_its_limit(
     assert end.reason is FinishReason.STOP
 
 
+@virtually
+async def test_closing_tokens_are_omitted_as_the_models_own() -> None:
+    tokenizer = with_markers()
+    chat = ChatFormat(reasoning=THINK, shows_reasoning_start=False)
+    for limit, thoughts in ((20, "Hm. " * 50), (None, "Hm. " * 10)):
+        engine = engine_of(Model(tokenizer, thoughts), limit)
+        text, _ = await one(engine, asked(chat=chat, guide=None, shown_special_tokens=frozenset()))
+        assert text.startswith("Hm. Hm.")
+        assert text.lstrip("Hm. ") == "\n\n\nWell."
+
+
 @pytest.mark.parametrize("model_writes", ["short thoughts", "nothing"])
 @virtually
 async def test_reasoning_below_its_limit_needs_one_request_without_a_guide(

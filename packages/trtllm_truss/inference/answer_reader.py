@@ -277,11 +277,24 @@ class AnswerReader(EngineReader[AnswerItem]):
         if self._echo:
             self._add_echo(chunk)
         if put_in:
-            self._add(put_in)
+            self._add(put_in if plan.is_guided else self._visible(put_in))
         self._text = _text_stream(prepared, self._tokenizer)
         self._details = _TokenDetails(self._tokenizer)
         self._deadlines.begin_again(asyncio.get_running_loop().time())
         self.request = second_request(whole, prompt, self._generated, room)
+
+    def _visible(self, text: str) -> str:
+        """Remove the special tokens that the answer omits from a text that is put in."""
+        request, tokenizer = self._prepared.request, self._tokenizer
+        if not request.skip_special_tokens:
+            return text
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        for special in {
+            tokenizer.token_text(each) for each in tokenizer.special_ids.intersection(ids)
+        }:
+            if special not in request.shown_special_tokens:
+                text = text.replace(special, "")
+        return text
 
     def _is_callers(self, end_id: int | None) -> bool:
         """Return whether an end id ends answers because the caller asked for it."""
