@@ -8,6 +8,7 @@
     │   ├── NotServed                404 not_served
     │   ├── BodyTimeout              408 body_timeout
     │   ├── BodyTooLarge             413 body_too_large
+    │   ├── UnsupportedEncoding      415 unsupported_encoding
     │   └── ContextLengthExceeded    400 context_length_exceeded
     ├── QueueFull                    429 queue_full            (Retry-After)
     ├── EngineUnavailable            503 engine_unavailable    (Retry-After)
@@ -93,6 +94,13 @@ class BodyTooLarge(RequestError):
             f"the body is too large; at most {max_bytes} bytes are read (serving.max_body_bytes). "
             "Send less."
         )
+
+
+class UnsupportedEncoding(RequestError):
+    """The body is compressed."""
+
+    code = "unsupported_encoding"
+    status = 415
 
 
 class ContextLengthExceeded(RequestError):

@@ -27,8 +27,16 @@ from functools import partial
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trtllm_truss.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Overloaded, TrussError
+from trtllm_truss.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    InvalidRequest,
+    Overloaded,
+    TrussError,
+    UnsupportedEncoding,
+)
 from trtllm_truss.settings.model import Serving
+from trtllm_truss.validation import shown
 
 
 class SelfCancel:
@@ -134,6 +142,7 @@ class BodyGuard:
                     "the request has both Content-Length and Transfer-Encoding; send one of them."
                 )
             else:
+                body.refusal = _refused_encoding(scope["headers"])
                 await self._read(body, receive, loop)
             if body.is_gone:
                 return
@@ -237,6 +246,17 @@ def _is_ambiguous(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         has_length = has_length or name == b"content-length"
         has_encoding = has_encoding or name == b"transfer-encoding"
     return has_length and has_encoding
+
+
+def _refused_encoding(headers: Iterable[tuple[bytes, bytes]]) -> UnsupportedEncoding | None:
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            encoding = shown(value.decode("latin-1"))
+            return UnsupportedEncoding(
+                f"Content-Encoding is {encoding}; bodies are read as they are. Send the JSON "
+                "uncompressed."
+            )
+    return None
 
 
 def closing(send: Send) -> Send:

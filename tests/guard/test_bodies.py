@@ -101,6 +101,18 @@ async def test_a_body_beyond_the_limit_is_dropped_and_read_to_its_end() -> None:
     assert upload.sent[0]["headers"] == []  # the connection can be used again
 
 
+@pytest.mark.parametrize(
+    ("encoding", "code"), [(b"gzip", "unsupported_encoding"), (b"Identity", None)]
+)
+@virtually
+async def test_a_compressed_body_is_refused(encoding: bytes, code: str | None) -> None:
+    guard = BodyGuard(LIMITS)
+    upload = await Upload(guard, (b"content-encoding", encoding)).put(b"a" * 99, more=False)
+    assert upload.bodies == [(b"" if code else b"a" * 99, code)]
+    assert guard.held_bytes == (0 if code else 99)
+    assert upload.sent[0]["headers"] == []  # the connection can be used again
+
+
 @virtually
 async def test_the_rest_of_an_endless_body_is_not_read() -> None:
     upload = Upload(BodyGuard(LIMITS))
