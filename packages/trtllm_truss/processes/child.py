@@ -291,9 +291,9 @@ class Child:
         self._ended.wait(limit_s)
         return self.status
 
-    def wait_for_output(self) -> None:
-        """Wait until every line was passed on; `wait` allows a slow `on_line` a second."""
-        self._reader.join()
+    def wait_for_output(self, limit_s: float | None = None) -> None:
+        """Wait until every line was passed on; `wait` allows a slow reader a second."""
+        self._reader.join(limit_s)
 
     def terminate(self) -> None:
         """Send SIGTERM; return at once."""

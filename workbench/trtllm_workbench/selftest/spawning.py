@@ -71,6 +71,8 @@ def probe(
         status = child.wait(limit_s)
     finally:
         child.end(0)
+    if status is not None:
+        child.wait_for_output()  # a busy machine may leave the reader of the last lines behind
     return Probed(status, "\n".join(lines))
 
 

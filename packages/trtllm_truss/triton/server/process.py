@@ -125,6 +125,9 @@ UMASK = 0o077
 
 _TICK_S = 0.05
 _CONNECT_LIMIT_S = 0.5
+_OUTPUT_LIMIT_S = 10.0
+"""Time for the last lines of a server that died; they tell the cause, or that a port was taken."""
+
 _EXIT_LIMIT_S = 5.0
 """Time to exit for a server that failed to load a model.
 
@@ -251,6 +254,7 @@ class ServerProcess:
         assert self._child is not None, "the server was not started"
         while True:
             if self._child.wait(_TICK_S) is not None:
+                self._child.wait_for_output(_OUTPUT_LIMIT_S)
                 if not self._start_on_other_ports():
                     raise self._death()
             elif self._is_ready():
@@ -282,6 +286,7 @@ class ServerProcess:
             if is_over():
                 self.stop(0)
         if status and not self._stopping:
+            self._child.wait_for_output(_OUTPUT_LIMIT_S)
             raise self._death()
         return status
 
