@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.fake_llm_api import VERSIONS as LLM_API_VERSIONS
@@ -152,6 +153,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
     share_tls_contexts()
+    load_profile()
     gc.disable()  # the collection makes objects and no garbage
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests expect no GPU, or lay out their own
@@ -163,6 +165,17 @@ def pytest_configure(config: pytest.Config) -> None:
         kernels_folder().mkdir(parents=True)
     elif [Path(config.rootpath, each) for each in config.args] == [TESTS]:
         config.args = in_turns(config.workerinput)
+
+
+def load_profile() -> None:
+    """Let no test of hypothesis depend on a clock or on chance.
+
+    Its own profile fails an example that takes 200 ms, and examples that are made too slowly: one
+    pause of a busy machine is enough.
+    """
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=slow)
+    settings.load_profile("suite")
 
 
 def in_turns(worker: dict[str, Any]) -> list[str]:
