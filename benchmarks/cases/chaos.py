@@ -30,14 +30,17 @@ _MINUTES = 10.0
 _STRIKES_S = (8.0, 25.0)
 _CALM_S = 15.0
 _QUIET_S = 8.0
-_BACK_LIMIT_S = 60.0
 _QUICKER = 6.0
 _MAX_BODY_BYTES = 1 << 20
 _MORE_MIB, _MORE_FDS, _MORE_THREADS = 100.0, 8, 4
+_START_LIMIT_S = 30
+_BACK_LIMIT_S = 3.0 * _START_LIMIT_S
+"""The last strike may stop a start, which ends at its limit; another start and an answer follow."""
+
 _ENGINE = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
 _SERVING = {
     "hang_timeout_s": 3,
-    "start_timeout_s": 30,
+    "start_timeout_s": _START_LIMIT_S,
     "restart_limit": 100,
     "restart_backoff_s": 0.1,
     "max_body_bytes": _MAX_BODY_BYTES,

@@ -19,6 +19,8 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 pytestmark = pytest.mark.server
 
 STEP_MS = 5
+TOO_MANY = 100_000
+"""Tokens that take longer than a test may."""
 
 
 @pytest.fixture(scope="module")
@@ -94,17 +96,17 @@ def test_engine_ends_before_the_end_id(engine: Target) -> None:
 
 def test_engine_stops_a_request_that_runs(engine: Target) -> None:
     asked = Asked(engine)
-    asked.ask("a", **request(100_000, 7))
+    asked.ask("a", **request(TOO_MANY, 7))
     asked.ask("a", input_lengths=[0], request_output_len=[0], stop=[True])
     asked.close()
     assert asked.ended == ["a", "a"]
     assert [] in asked.ids
-    assert len(asked.ids) < 100
+    assert len(asked.ids) < TOO_MANY
 
 
 def test_engine_lets_go_of_a_cancelled_request(engine: Target) -> None:
     gone = Asked(engine)
-    gone.ask("a", **request(100_000, 7))
+    gone.ask("a", **request(TOO_MANY, 7))
     assert gone.started.wait(PATIENCE_S)
     gone.close(cancel=True)
     asked = Asked(engine)
