@@ -14,6 +14,7 @@ import pytest
 from tests.support.certificates import new_certificate
 from tests.support.hub_server import HubServer
 from tests.support.serving import Serving
+from tests.support.waiting import PATIENCE_S
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import direct, part, transfer
@@ -41,6 +42,7 @@ class _Scripted(ThreadingTCPServer):
         self.connections = 0
         self.targets: list[bytes] = []
         self.lock = threading.Lock()
+        self.answered = threading.Event()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         with contextlib.suppress(OSError):
@@ -65,6 +67,7 @@ class _Handler(StreamRequestHandler):
             while self.rfile.readline() not in (b"\r\n", b""):
                 pass
             self.wfile.write(self.server.response)
+            self.server.answered.set()
 
 
 @pytest.fixture
@@ -129,21 +132,26 @@ def test_bodies_of_several_buffers(
 def test_a_body_that_stops(
     server: _Scripted, client: RangeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keep the bytes that arrived before."""
-    monkeypatch.setattr(direct, "_TIMEOUT_S", 0.1)
+    """Keep the bytes that arrived before.
+
+    The kernel has the whole response, with less than it buffers, before the time counts.
+    """
     server.per_connection = 2
-    server.response = PLAIN[:-1]
+    body = BODY[:100_000]
+    server.response = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:-1]
     arrived = bytearray()
 
     def read() -> None:
-        with client.get(server.url, {}, len(BODY)) as answer:
+        with client.get(server.url, {}, len(body)) as answer:
             assert answer is not None
+            assert server.answered.wait(PATIENCE_S)
+            monkeypatch.setattr(direct, "_TIMEOUT_S", 0.1)
             for chunk in answer[1]:
                 arrived.extend(chunk)
 
     with pytest.raises(TimeoutError):
         read()
-    assert arrived == BODY[:-1]
+    assert arrived == body[:-1]
 
 
 def test_a_body_that_ends_early(server: _Scripted, client: RangeClient) -> None:

@@ -16,9 +16,13 @@ from pathlib import Path
 import pytest
 from tests.support.hub_server import HubServer, hub_server
 
+from trtllm_truss.artifacts.listing import File
+from trtllm_truss.artifacts.part import PartialFile
+
 PROGRAM = Path(__file__).with_name("fetching_process.py")
 pytestmark = pytest.mark.server
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
+CONFIG = b"{}"
 RANK_BYTES = 3_000_000
 RANKS = [f"rank{rank}.engine" for rank in range(4)]
 
@@ -38,6 +42,15 @@ def start(hub: HubServer, home: Path, range_bytes: int) -> subprocess.Popen[str]
     )
 
 
+def arrived(home: Path) -> bool:
+    """Return whether anything of a rank is on the disk, which is later than sent."""
+    for path in home.rglob("*.incomplete"):
+        file = File.unhashed("", path.name, RANK_BYTES)
+        if PartialFile(path, file).arrived_bytes > len(CONFIG):
+            return True
+    return any(home.rglob("rank*.engine"))
+
+
 def read(output: str) -> dict[str, str]:
     """Return the files that a process printed, by name."""
     return dict(line.split() for line in output.splitlines() if len(line.split()) == 2)
@@ -47,7 +60,7 @@ def read(output: str) -> dict[str, str]:
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_killed_at_a_random_point(round_: int, range_bytes: int, tmp_path: Path) -> None:
     chance = random.Random(round_)
-    files = {"config.json": b"{}", **{name: chance.randbytes(RANK_BYTES) for name in RANKS}}
+    files = {"config.json": CONFIG, **{name: chance.randbytes(RANK_BYTES) for name in RANKS}}
     total = sum(map(len, files.values()))
     expected = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     with hub_server() as hub:
@@ -57,7 +70,9 @@ def test_killed_at_a_random_point(round_: int, range_bytes: int, tmp_path: Path)
             hub.forget()
             process = start(hub, tmp_path, range_bytes)
             enough = chance.uniform(0.02, 0.45) * total
-            while hub.sent("/files/*") < enough and process.poll() is None:
+            while process.poll() is None:
+                if hub.sent("/files/*") >= enough and arrived(tmp_path):
+                    break
                 time.sleep(0.002)
             process.kill()
             output, _ = process.communicate()

@@ -15,12 +15,14 @@ from tests.support.fake_tensorrtllm import engine_config
 from tests.support.hub_server import HubServer
 from tests.support.model_module import model_module, truss_config, truss_module
 from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.artifacts import listing
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
 from trtllm_truss.errors import ArtifactError, StartupError
+from trtllm_truss.serving import repositories
 from trtllm_truss.serving.preparation import resolve_engine
 from trtllm_truss.serving.repositories import MountedFiles
 from trtllm_truss.settings.loading import Environment, parse_settings
@@ -282,7 +284,11 @@ def test_a_changed_byte_is_found_beside_the_running_engine(
     assert "rank1.engine differs from engine.manifest.json" in caplog.text
 
 
-def test_the_check_pauses_for_what_it_reads_and_ends_with_the_server(tmp_path: Path) -> None:
+def test_the_check_pauses_for_what_it_reads_and_ends_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may leave a thread of the lowest priority waiting for seconds."""
+    monkeypatch.setattr(repositories, "_PATIENCE_S", PATIENCE_S)
     file = tmp_path / "file"
     with file.open("wb") as stream:
         stream.truncate(100 << 20)

@@ -15,6 +15,7 @@ from tests.support.paths import PROGRAMS
 from tests.support.triton_server import assert_nothing_left
 from tests.support.waiting import settles
 
+from trtllm_truss.processes import child
 from trtllm_truss.processes.child import lock_folder, lock_segments, sweep, temporary_folder
 from trtllm_truss.processes.process_guard import marked_processes
 
@@ -44,6 +45,15 @@ def prefix() -> Iterator[str]:
     yield prefix
     for path in Path("/dev/shm").glob(f"{prefix}*"):
         path.unlink()
+
+
+@pytest.fixture
+def own_prefix(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Set a prefix of runs that no server of another test sweeps, here and in child processes."""
+    prefix = f"test_leftovers_{os.getpid()}_"
+    monkeypatch.setattr(child, "RUN_PREFIX", prefix)
+    monkeypatch.setenv("RUN_PREFIX", prefix)
+    return prefix
 
 
 def segments(prefix: str) -> list[Path]:
@@ -130,14 +140,11 @@ def kill_owner_and_guard() -> tuple[str, str]:
     return run_id, shm_prefix
 
 
-def test_owner_and_guard_killed_at_once(temporary: Path) -> None:
-    for _ in range(3):  # another server that starts meanwhile may clean up first
-        run_id, shm_prefix = kill_owner_and_guard()
-        family, found = marked_processes(run_id), segments(shm_prefix)
-        if family and found:
-            break
-    assert family
-    assert found
+def test_owner_and_guard_killed_at_once(temporary: Path, own_prefix: str) -> None:
+    run_id, shm_prefix = kill_owner_and_guard()
+    assert shm_prefix.startswith(own_prefix)
+    assert marked_processes(run_id)
+    assert segments(shm_prefix)
     assert list(temporary.iterdir())
     sweep()
     assert_nothing_left(run_id, shm_prefix, within_s=0)

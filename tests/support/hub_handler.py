@@ -308,6 +308,6 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def _write(self, chunk: bytes) -> None:
         self.hub.before_sending(self.request_)
+        self.request_.sent += len(chunk)  # before the client can have the last one
         self.wfile.write(chunk)
-        self.request_.sent += len(chunk)
         self.hub.pace(len(chunk))

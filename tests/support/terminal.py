@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import pty
@@ -44,6 +45,7 @@ class Terminal:
         )
         os.close(inside)
         self.output = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._seen = 0
 
     def __enter__(self) -> Terminal:
@@ -79,6 +81,6 @@ class Terminal:
             return True
         with contextlib.suppress(OSError):  # Linux: all of the inner side is closed
             if data := os.read(self._screen, 65536):
-                self.output += data.decode(errors="replace")
+                self.output += self._decode(data)
                 return True
         return False

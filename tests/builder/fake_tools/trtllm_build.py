@@ -14,7 +14,8 @@ converted = json.loads((Path(options["--checkpoint_dir"]) / "config.json").read_
 ranks = converted["mapping"]["tp_size"]
 engine = Path(options["--output_dir"])
 (engine / "rank0.engine").write_bytes(b"half")
-(notes / "pid").write_text(str(os.getpid()))
+(notes / "pid.new").write_text(str(os.getpid()))
+(notes / "pid.new").rename(notes / "pid")  # never seen empty
 while (notes / "wait").exists():
     time.sleep(0.02)
 config = {

@@ -1,4 +1,7 @@
-"""Run a fake server until killed: `owner.py FORK|- MODE…`; print run id, prefix and pid."""
+"""Run a fake server until killed: `owner.py FORK|- MODE…`; print run id, prefix and pid.
+
+`RUN_PREFIX` in its environment replaces the prefix of the run's names.
+"""
 
 import os
 import sys
@@ -6,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+from trtllm_truss.triton.server import command as commands
 from trtllm_truss.triton.server import process
 from trtllm_truss.triton.server.process import ServerProcess
 
@@ -17,12 +21,13 @@ def command(launch):
     return [sys.executable, FAKE_TRITON, launch.run_id, *ports, launch.shm_prefix, *sys.argv[2:]]
 
 
+commands.RUN_PREFIX = os.environ.get("RUN_PREFIX", commands.RUN_PREFIX)
 process._ORPHAN_GRACE_S = 0.2
 server = ServerProcess(command, os.environ)
 thread = threading.Thread(target=server.start)  # ends early, as in Truss
 thread.start()
 thread.join()
-server.wait_until_ready(10)
+server.wait_until_ready(120)  # above any wait on a busy machine
 if sys.argv[1] == "FORK" and os.fork() == 0:  # keeps its parent's pipes open
     time.sleep(8)
     os._exit(0)
