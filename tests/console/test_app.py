@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.truss_process import free_port
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_workbench.console.app import FORWARDED, ClientGone, ConsoleApp, Upstream
 from trtllm_workbench.console.pulse import Pulse
@@ -241,8 +241,11 @@ async def test_a_server_that_hangs(served: Served, monkeypatch: pytest.MonkeyPat
     assert json.loads(body)["state"] == "unreachable"
 
 
-async def test_pages_share_a_scrape_and_none_is_made_during_the_start(served: Served) -> None:
+async def test_pages_share_a_scrape_and_none_is_made_during_the_start(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, app, pulse = served
+    monkeypatch.setattr("trtllm_workbench.console.app._REFRESH_S", PATIENCE_S)
     page = b"trtllm_truss_engine_up 1\n"
     server.reply = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page)
     _, _, body = await Browser(app).ask("/pulse")

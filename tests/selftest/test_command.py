@@ -49,8 +49,8 @@ def test_the_cpu_engine_keeps_every_promise(
 
     The limits in seconds are those of an idle machine.
     """
-    monkeypatch.setattr(engine_checks, "LIMIT_S", PATIENCE_S)
-    monkeypatch.setattr(engine_checks, "UNHEALTHY_LIMIT_S", PATIENCE_S)
+    for limit in ("LIMIT_S", "UNHEALTHY_LIMIT_S", "_CUT_LIMIT_S", "_END_LIMIT_S", "_SETTLE_S"):
+        monkeypatch.setattr(engine_checks, limit, PATIENCE_S)
     monkeypatch.setenv("TRUSS_SECRET_hf_access_token", SECRET)
     engine = tmp_path / "engine"
     engine.mkdir()

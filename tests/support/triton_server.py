@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +175,22 @@ def left_alone(folders: Iterable[Path]) -> list[Path]:
 
     Folders are skipped if a living Triton of another test or user started in the same second.
     """
-    there = {folder: folder.lstat().st_ctime for folder in folders if folder.exists()}
+    there = changed_s(folders)
     makers = _env_makers(all_pids()).values() if there else []
     return [
         folder
         for folder, made_s in there.items()
         if not any(begin_s < made_s < end_s for begin_s, end_s in makers)
     ]
+
+
+def changed_s(paths: Iterable[Path]) -> dict[Path, float]:
+    """Return when each path last changed; without those that are gone, even since a moment."""
+    found = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found[path] = path.lstat().st_ctime
+    return found
 
 
 async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:

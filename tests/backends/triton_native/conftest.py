@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.backends.triton_native.native_triton import NativeTriton
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.triton.model_repository import InstanceCounts
 
@@ -20,7 +21,7 @@ def make_native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     def make(**options: Any) -> NativeTriton:
         server = NativeTriton(tmp_path_factory.mktemp("native"), **options)
         started.append(server)
-        server.process.wait_until_ready(60)
+        server.process.wait_until_ready(PATIENCE_S)
         return server
 
     yield make

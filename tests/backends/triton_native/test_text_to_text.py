@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.backends.triton_native.native_triton import TEXT_MODELS
+from tests.support.truss_process import free_port
 from tests.support.waiting import PATIENCE_S, settles
 from tritonclient.grpc import InferenceServerClient, InferInput, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -23,7 +24,6 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from trtllm_truss.backends.triton_native.calls import Models, Value, integer, to_array
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.tensors import pack_texts
-from trtllm_truss.triton.server.command import unused_ports
 from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200
@@ -108,11 +108,12 @@ def test_stop_words(native, stop_words, text):
 
 
 def test_a_stop_word_ends_the_generation(make_native, model):
-    server = make_native(text="A B C D E F G H I J K L M N O P Q R S T U V W X Y Z ", step_ms=20)
+    letters = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z "
+    server = make_native(text=letters * 20, step_ms=20)
     # The engine receives the word's tokens and ends the answer.
     assert server.generate(model, stop_words=["D E"]).json()["text_output"] == "A B C "
     # Not here: with this prompt the tokens would match before the text of the answer.
-    answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=60)
+    answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=1000)
     assert answer.json()["text_output"] == ""
     assert seen(server, "[fake] cancelled")
     assert sum("[fake] cancelled" in line for line in server.lines) == 1
@@ -180,7 +181,7 @@ def test_a_dead_text_model_ends_triton(make_native):
 
 
 def test_the_ports_can_be_pinned(make_native):
-    http_port, grpc_port = unused_ports(2)
+    http_port, grpc_port = free_port(), free_port()
     for _ in range(2):  # a restart reuses the ports at once
         server = make_native(text="Here.", http_port=http_port, grpc_port=grpc_port)
         answer = httpx.get(f"http://127.0.0.1:{http_port}/v2/models/ensemble/ready", timeout=60)

@@ -8,6 +8,7 @@ import struct
 import weakref
 
 import pytest
+from tests.support.virtual_time import virtually
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable, InternalError
@@ -227,6 +228,24 @@ async def test_tokens_with_metrics_are_parsed_once(monkeypatch):
     assert len(parsed) == 2
 
 
+@virtually
+async def test_chunks_are_collected_until_a_time():
+    answer, loop = ResponseStream(request_id="a"), asyncio.get_running_loop()
+    start = loop.time()
+    for token in range(1, 6):
+        said = response("a", token, final=token == 5)
+        loop.call_at(start + token / 10, answer.message, said)
+    first = await answer.next()
+    second = await answer.next(not_before=loop.time() + 0.25)
+    assert loop.time() == pytest.approx(start + 0.35)
+    rest = await answer.next(not_before=loop.time() + 60)
+    assert loop.time() == pytest.approx(start + 0.5)
+    chunks = (first, second, rest)
+    assert [chunk.token_ids for chunk in chunks] == [(1,), (2, 3), (4, 5)]
+    assert [chunk.final for chunk in chunks] == [False, False, True]
+
+
+@virtually
 async def test_a_read_before_its_time_wakes_once(monkeypatch):
     answer, loop = ResponseStream(request_id="a"), asyncio.get_running_loop()
     wakes = []

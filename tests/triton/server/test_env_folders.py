@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.triton_server import left_alone
-from tests.support.waiting import settles
+from tests.support.triton_server import changed_s, left_alone
+from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.processes.process_guard import marked_processes, remove_env_folders
 from trtllm_truss.triton.server.process import ServerProcess, State
@@ -28,7 +28,7 @@ def env_folders(server: ServerProcess) -> set[Path]:
         name, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[::2]
         begun_s[name.partition("(")[2]] = booted_s + int(fields.split()[19]) * TICK_S
     first_s, last_s = begun_s["tritonserver"] - TICK_S, begun_s["triton_python_b"] + TICK_S
-    folders = {path: path.lstat().st_ctime for path in Path("/tmp").glob("python_env_*")}
+    folders = changed_s(Path("/tmp").glob("python_env_*"))
     return {path for path, made_s in folders.items() if first_s < made_s < last_s}
 
 
@@ -63,8 +63,8 @@ def test_no_end_leaves_a_folder(make_triton, end: str) -> None:
 def test_a_living_triton_keeps_its_folder(make_triton) -> None:
     """Triton aborts on exit if its folder is missing."""
     first, second = make_triton(ready_s=None), make_triton(ready_s=None)
-    first.wait_until_ready(60)
-    second.wait_until_ready(60)
+    first.wait_until_ready(PATIENCE_S)
+    second.wait_until_ready(PATIENCE_S)
     of_first, of_second = env_folders(first), env_folders(second)
     first.stop(0)
     assert of_second

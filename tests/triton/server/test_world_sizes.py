@@ -31,6 +31,8 @@ from trtllm_truss.triton.server.process import ServerProcess, State
 
 PROMPT = [11, 12, 13]
 STREAMS = 16
+LATE = 600
+"""Iterations of 5 ms, in which all streams begin."""
 
 
 async def collect(client, max_tokens=10, request_id="r"):
@@ -191,7 +193,7 @@ async def test_streams_that_are_left_end_in_the_engine(make_triton):
 
 
 async def test_engine_that_aborts_ends_every_stream(make_triton):
-    server = make_triton(tp=2, step_ms=5, crash_after=100)
+    server = make_triton(tp=2, step_ms=5, crash_after=LATE)
     client, tasks = await live_streams(server)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
     assert {type(result) for result in results} == {EngineUnavailable}
@@ -203,7 +205,7 @@ async def test_engine_that_aborts_ends_every_stream(make_triton):
 
 
 async def test_hung_engine_is_stopped(make_triton):
-    server = make_triton(tp=2, step_ms=5, hang_after=100)
+    server = make_triton(tp=2, step_ms=5, hang_after=LATE)
     client, tasks = await live_streams(server)
     await asyncio.to_thread(server.wait_for_line, "hanging")
     assert server.state is State.READY  # only clients that wait for tokens notice

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.support.fake_llm_api import SITE, fake_library, write_checkpoint
 from tests.support.paths import TEMPLATES
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
 from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers, import_library
@@ -126,7 +127,7 @@ def start_llm_triton(
         def start(
             folder: Path,
             *,
-            ready_s: float = 60,
+            ready_s: float = PATIENCE_S,
             version: str = llm_api_version,
             llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
             **parameters: Any,

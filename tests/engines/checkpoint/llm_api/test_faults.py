@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,13 @@ def start(
     """Start an engine whose worker misbehaves."""
     started: list[LlmEngine] = []
 
-    def begin_engine(
-        hang_timeout_s: float = 10 * PATIENCE_S, canary_s: float = 60.0, **behaviour: object
-    ):
+    def begin_engine(hang_timeout_s: float = 10 * PATIENCE_S, **behaviour: object):
         folder = copy_checkpoint(checkpoint, tmp_path / "checkpoint", **behaviour)
         engine = start_engine(
             folder,
             on_death=died.set,
             hang_timeout_s=hang_timeout_s,
-            canary_interval_s=canary_s,
+            canary_interval_s=10 * PATIENCE_S,
         )
         started.append(engine)
         return engine
@@ -131,9 +130,10 @@ def test_a_worker_that_hangs(start: StartEngine, died: threading.Event) -> None:
 
 
 def test_a_worker_that_hangs_without_a_request(start: StartEngine, died: threading.Event) -> None:
-    """A request of the backend's own finds it."""
-    engine = start(hang_timeout_s=0.5, canary_s=0.2, hang_after=8)
+    """A request of the backend's own finds it; none may come before the answer's last step."""
+    engine = start(hang_after=8)
     assert len(answer(engine)) == 8
+    engine._settings = replace(engine._settings, hang_timeout_s=0.5, canary_interval_s=0.2)
 
     assert died.wait(PATIENCE_S)
     assert not begin(engine).wait().caller_at_fault
@@ -187,11 +187,11 @@ def test_an_earlier_failure_raised_at_an_innocent_request(
     start: StartEngine, died: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library then shuts down on the event loop, and waits for a worker that hangs."""
-    monkeypatch.setattr("trtllm_truss.engines.checkpoint.llm_api.engine._BLOCKED_LIMIT_S", 0.5)
     engine = start(fatal_after=8)
     assert len(answer(engine)) == 8
     guilty = begin(engine)
     assert settles(lambda: engine._llm._executor._fatal is not None)
+    monkeypatch.setattr(llm_engine, "_BLOCKED_LIMIT_S", 0.5)
     innocent = begin(engine)
 
     assert_all_failed([guilty, innocent], died)

@@ -85,7 +85,7 @@ def test_nothing_is_cached_without_the_cache(
 
 def test_a_request_that_begins_beside_another_is_not_told(scheduler: Scheduler) -> None:
     long, second = Caller(), Caller()
-    scheduler.submit(request(new_prompt(8), 400, request_id="long", streaming=True), long)
+    scheduler.submit(request(new_prompt(8), 4000, request_id="long", streaming=True), long)
     long.wait_for_responses(2)
     given = request(new_prompt(40), 4, outputs=REPORTED, streaming=True)
     scheduler.submit(given, second)
@@ -98,7 +98,7 @@ def test_a_request_that_begins_beside_another_is_not_told(scheduler: Scheduler) 
 def test_what_a_long_prompt_left_in_the_cache_itself_does_not_count(scheduler: Scheduler) -> None:
     """Its first part was read beside another request, and the last one was not."""
     other, long = Caller(), Caller()
-    scheduler.submit(request(new_prompt(8), 400, request_id="other", streaming=True), other)
+    scheduler.submit(request(new_prompt(8), 4000, request_id="other", streaming=True), other)
     other.wait_for_responses(1)
     prompt = new_prompt(8 * PREFILL_TOKENS)
     scheduler.submit(request(prompt, 2, outputs=REPORTED, streaming=True), long)

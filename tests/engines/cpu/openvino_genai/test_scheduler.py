@@ -211,7 +211,7 @@ def test_more_requests_than_places(engine: GenAiEngine, start_scheduler: StartSc
 
 
 def test_requests_join_while_others_run(scheduler: Scheduler) -> None:
-    long = submit(scheduler, PROMPT, 400, streaming=True)
+    long = submit(scheduler, PROMPT, 4000, streaming=True)
     long.wait_for_responses(3)
     run(scheduler, PROMPT, 5)
 

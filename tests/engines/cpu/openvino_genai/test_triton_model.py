@@ -12,6 +12,7 @@ import openvino_genai
 import pytest
 from tests.backends.token_model.backend_requests import END_ID, PROMPT, request
 from tests.support.paths import TEMPLATES
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
@@ -50,7 +51,7 @@ def address(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     process = ServerProcess(command, server_environment(os.environ, installation))
     process.start()
     try:
-        process.wait_until_ready(60)
+        process.wait_until_ready(PATIENCE_S)
         assert process.launch is not None
         yield f"127.0.0.1:{process.launch.ports.grpc}"
     finally:

@@ -33,6 +33,7 @@ _LATER = (
     "when fetching new request: "
 )
 _LOG_PROB = -0.5
+_HELD_S = 0.01
 _AT_ONCE = "Cannot process new request: [TensorRT-LLM][ERROR] Assertion failed: {}"
 # The constructors of a request check these: cpp/tensorrt_llm/executor/samplingConfig.cpp and
 # requestImpl.h (near 1.0).
@@ -220,6 +221,14 @@ class Generation:
         rows[:, limits.vocabulary :] = 0
         return rows
 
+    def is_held(self, now):
+        """Put the next token off until the file `released` has a byte for it."""
+        file = self.behaviour.get("released")
+        held = file is not None and Path(file).stat().st_size <= len(self.output)
+        if held:
+            self.due = now + _HELD_S
+        return held
+
     def step(self):
         """Return the ids of one iteration, and whether they are the last."""
         self.due += self._delay_s
@@ -405,7 +414,7 @@ class Batch:
 
     def _iterate(self):
         now = time.monotonic()
-        due = [generation for generation in self._active if generation.due <= now]
+        due = [each for each in self._active if each.due <= now and not each.is_held(now)]
         if not due:
             return
         self._iterations += 1

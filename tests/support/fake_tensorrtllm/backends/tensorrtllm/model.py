@@ -25,6 +25,7 @@ Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` 
     tokens          comma-separated ids of the answer; default: those of the prompt, repeated
     delay_ms        time before each token
     first_delay_ms  time before the first one instead
+    released        file that has a byte for each token which may be generated
     final           end of the answer: `with_last` token (default, as in the C++ backend), by an
                     empty response `after_last`, or by an `empty` flag without a response
     error, error_at fail with this text after so many tokens
@@ -60,7 +61,7 @@ _KEYS = {
     **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after", "broken_after"), int),
     **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop", "mpi"), int),
     "ignore_stop_words": int,
-    **dict.fromkeys(("load_error", "error", "final", "end_file"), str),
+    **dict.fromkeys(("load_error", "error", "final", "end_file", "released"), str),
     "log_reuse": int,
     "otherwise": lambda text: text.split(","),
     "scripts": lambda path: json.loads(Path(path).read_text()),
