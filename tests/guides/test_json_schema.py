@@ -18,7 +18,12 @@ from trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker import (
     load_bindings,
 )
 from trtllm_truss.guides.guide import GuideFault
-from trtllm_truss.guides.json_schema import find_unkept, mark_bounds, put_bounds
+from trtllm_truss.guides.json_schema import (
+    find_unkept,
+    forbid_control_characters,
+    mark_bounds,
+    put_bounds,
+)
 
 XGRAMMAR, TO_GRAMMAR = load_bindings(), _load_converter()
 VOCABULARY = [*string.printable, "<end>"]
@@ -33,7 +38,7 @@ pytestmark = pytest.mark.skipif(XGRAMMAR is None, reason="XGrammar is not instal
 def matcher(schema: dict[str, Any]) -> Callable[[str], bool]:
     assert TO_GRAMMAR is not None
     marked, rules = mark_bounds(json.dumps(schema))
-    text = put_bounds(TO_GRAMMAR(marked, False), rules)
+    text = put_bounds(forbid_control_characters(TO_GRAMMAR(marked, False)), rules)
     vocabulary = XGRAMMAR.TokenizerInfo(VOCABULARY, 0, None, [END], False)
     compiler = XGRAMMAR.GrammarCompiler(vocabulary, 1, False, -1)
     compiled = compiler.compile_grammar(XGRAMMAR.Grammar.from_ebnf(text, "root"))
@@ -43,6 +48,13 @@ def matcher(schema: dict[str, Any]) -> Callable[[str], bool]:
         return bool(follows.accept_string(answer, False) and follows.accept_token(END, False))
 
     return fits
+
+
+@pytest.mark.parametrize("bounds", [{}, {"maxLength": 3}, {"minLength": 2}])
+def test_a_string_has_no_control_characters(bounds: dict[str, int]) -> None:
+    fits = matcher({"type": "string", **bounds})
+    assert fits('"a b"')
+    assert not [mark for mark in "\t\n\r\v\f" if fits(f'"a{mark}b"')]
 
 
 numbers = st.one_of(

@@ -106,6 +106,16 @@ def test_a_bounded_number_becomes_a_grammar(guides: GuideValidator, fixes_blanks
     assert put_bounds('root ::= "6000000000000000000"', mark_bounds(asked.text)[1]) in given.text
 
 
+@pytest.mark.parametrize("fixes_blanks", [True, False])
+def test_a_bounded_string_becomes_a_grammar(guides: GuideValidator, fixes_blanks: bool) -> None:
+    """XGrammar allows control characters in a string with a length."""
+    asked = Guide("json_schema", '{"type": "string", "maxLength": 3}', fixes_blanks=fixes_blanks)
+    given = guides.check(asked).result(PATIENCE_S).guide
+    assert given.language == "ebnf_grammar"
+    assert r"[^\0-\x1f" in given.text
+    assert guides.check(given).result(PATIENCE_S).guide == given
+
+
 def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
     bad = Guide("json_schema", '{"type": "nonsense"}', fixes_blanks=True)
     assert 'Unsupported type "nonsense"' in str(guides.check(bad).exception(PATIENCE_S))

@@ -41,7 +41,7 @@ from trtllm_truss.guides.guide import (
     find_misread_pair,
     find_nul,
 )
-from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
+from trtllm_truss.guides.json_schema import forbid_control_characters, mark_bounds, put_bounds
 from trtllm_truss.requests import Guide
 
 # mallinfo(3)
@@ -313,9 +313,10 @@ def _attempt(
     try:
         if guide.language == "json_schema" and to_grammar is not None:
             schema, rules = mark_bounds(guide.text)
-            if guide.fixes_blanks or rules:
-                grammar = put_bounds(to_grammar(schema, not guide.fixes_blanks), rules)
-                guide = Guide("ebnf_grammar", grammar)
+            converted = to_grammar(schema, not guide.fixes_blanks)
+            narrowed = put_bounds(forbid_control_characters(converted), rules)
+            if guide.fixes_blanks or narrowed != converted:
+                guide, grammar = Guide("ebnf_grammar", narrowed), narrowed
         return Trial(*_measure(guide, follow), grammar)
     except GuideFault as fault:
         return Trial(str(fault))

@@ -1,10 +1,13 @@
-"""Parts of a JSON schema that XGrammar drops: bounds of numbers, and keywords without effect.
+r"""Parts of a JSON schema that XGrammar drops: bounds of numbers, and keywords without effect.
 
 Its own rules of bounds (``_generate_float_regex`` and ``_generate_range_regex`` of its Python
 bindings, 0.1.32) are wrong: `minimum: 0, maximum: 1` allows 1.5, `exclusiveMinimum: 0` allows 0 and
 forbids 0.5, `integer` with `exclusiveMinimum: -5` forbids -2, and `maximum: 1e30` allows this
 number alone. XGrammar therefore converts a schema that has constants for its bounded numbers, and
 the grammar gets their rules in the place of these constants.
+
+Its rule of a string with a length, ``[^"\\\r\n]{0,6}``, allows control characters, which no JSON
+parser takes in a string. A grammar of ours forbids them.
 
 Other keywords it drops without an error. A schema that is `strict` has none of them.
 """
@@ -130,6 +133,11 @@ def put_bounds(grammar: str, rules: Mapping[str, str]) -> str:
     for number, rule in rules.items():
         grammar = grammar.replace(f'"{number}"', f"({rule})")
     return grammar
+
+
+def forbid_control_characters(grammar: str) -> str:
+    """Narrow XGrammar's strings with a length to those of JSON."""
+    return grammar.replace(r'[^"\\\r\n]', r"[^\0-\x1f\"\\\r\n]")
 
 
 def _marked(schema: dict[str, Any], marker: Callable[[str], int]) -> dict[str, Any]:
