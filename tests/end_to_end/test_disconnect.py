@@ -106,7 +106,7 @@ def running_requests(server: Served) -> int:
     (triton,) = [pid for pid, name in server.processes().items() if name == "tritonserver"]
     for _, port in listening_addresses(triton):
         with contextlib.suppress(httpx.HTTPError):
-            metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+            metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
             if pending := re.search(
                 r"^nv_inference_pending_request_count\{.*} (\d+)", metrics, re.M
             ):

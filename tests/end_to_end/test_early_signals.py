@@ -12,17 +12,21 @@ from pathlib import Path
 import pytest
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.truss_process import free_port
+from tests.support.waiting import PATIENCE_S
 from tests.support.warm_python import WarmProcess
-
-LIMIT_S = 60
 
 Point = Callable[[Path], bool]
 """A test of a start's temporary folder: true once the start has reached the point."""
 
 
 def holds(count: int) -> Point:
-    """Return a point reached with `count` files and folders."""
-    return lambda temporary: sum(1 for _ in temporary.rglob("*")) >= count
+    """Return a point reached with `count` files and folders.
+
+    The start removes folders meanwhile, at which `rglob` raises and `walk` does not.
+    """
+    return lambda temporary: (
+        sum(len(names) + len(files) for _, names, files in os.walk(temporary)) >= count
+    )
 
 
 def has(pattern: str) -> Point:
@@ -63,13 +67,13 @@ def ended(command: list[str], temporary: Path, point: Point, number: int) -> tup
             stderr=errors,
             env={**os.environ, "TMPDIR": str(temporary)},
         )
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not point(temporary):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.005)
         process.send_signal(number)
-        status = process.wait(LIMIT_S)
+        status = process.wait(PATIENCE_S)
         errors.seek(0)
         return status, errors.read()
 

@@ -414,10 +414,23 @@ def test_leaving_a_stream_stops_all_its_choices(client: openai.OpenAI, server: S
     assert max(server.cancelled()[-3:]) < 4000
 
 
-def test_a_timeout_of_the_client_stops_the_engine(client: openai.OpenAI, server: Served) -> None:
+def test_a_timeout_of_the_client_stops_the_engine(base_url: str, server: Served) -> None:
+    """Begin to count the client's half second once the engine has both answers."""
+
+    def wait_for_engine(event: str, _: object) -> None:
+        if event == "http11.receive_response_headers.started":
+            assert settles(lambda: server.running() == 2)
+
+    def trace(request: httpx.Request) -> None:
+        request.extensions["trace"] = wait_for_engine
+
     before = len(server.cancelled())
-    with pytest.raises(openai.APITimeoutError):
-        client.completions.create(**ENDLESS, n=2, timeout=0.5)
+    with (
+        httpx.Client(event_hooks={"request": [trace]}) as http,
+        openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http) as client,
+        pytest.raises(openai.APITimeoutError),
+    ):
+        client.completions.create(**ENDLESS, n=2, timeout=httpx.Timeout(60, read=0.5))
     assert settles(lambda: len(server.cancelled()) == before + 2, STOPS_WITHIN_S)
 
 

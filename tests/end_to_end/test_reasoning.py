@@ -255,10 +255,15 @@ def test_the_second_request_reuses_the_cache(
     slow_thinker: Served, tokenizer: TextTokenizer
 ) -> None:
     """The cache holds the prompt and the reasoning, except for the last token."""
+
+    def reused() -> list[tuple[str, str]]:
+        return re.findall(r"reused id=\w+-answer tokens=(\d+) of=(\d+)", slow_thinker.log)
+
+    before = len(reused())
     chat(slow_thinker, messages=LONG, max_tokens=100, **GUIDES["regex"])
+    assert settles(lambda: len(reused()) > before)
     prompt = len(prompt_ids(tokenizer, LONG, "the template opens it"))
-    reused = re.findall(r"reused id=\w+-answer tokens=(\d+) of=(\d+)", slow_thinker.log)
-    tokens, length = map(int, reused[-1])
+    tokens, length = map(int, reused()[-1])
     assert tokens >= prompt + LIMIT - 1  # more if it was asked before
     assert length - tokens < 64
 

@@ -300,12 +300,12 @@ class MountedFiles:
         return digest.hexdigest()
 
     def _report(self, file: Path, found: str) -> None:
+        self.differing = (*self.differing, file)  # before the line that tells of it
         logger.error(
             "%s differs from %s: its SHA-256 is %s, not %s; this server is unhealthy from now on. "
             "Upload the build again and push, so that the platform delivers it anew.",
             *(file, MANIFEST_FILE, found, self._hashes[file]),
         )
-        self.differing = (*self.differing, file)
         if len(self.differing) == 1:
             self._on_difference()
 
