@@ -67,6 +67,26 @@ def test_a_signal_while_the_process_starts_ends_it(
     assert not list(tmp_path.iterdir())
 
 
+DROPPED = """
+import signal, weakref
+from trtllm_workbench.cli.serve import _Stopping
+
+stopping, module = _Stopping(0), type("Module", (), {})()
+reference = weakref.ref(module, lambda _: signal.raise_signal(signal.SIGTERM))
+del module
+print("dropped", flush=True)
+stopping.watch(None, None)
+print("the signal was lost")
+"""
+
+
+def test_a_signal_whose_exception_python_drops_ends_serve() -> None:
+    command = [sys.executable, "-c", DROPPED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert "Exception ignored in" in done.stderr
+    assert (done.stdout, done.returncode) == ("dropped\n", 0)
+
+
 @pytest.mark.filterwarnings("ignore")  # of what Truss imports
 @pytest.mark.parametrize("folder", ["model", "data"])
 def test_a_truss_that_cannot_be_copied(tmp_path: Path, folder: str) -> None:

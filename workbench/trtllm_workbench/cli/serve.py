@@ -230,8 +230,7 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
             console = ConsoleServer(options.console, app, settings.serving)
             echo(f"console: {stack.enter_context(console).url}")
         stack.enter_context(server)
-        stopping.server = server
-        stopping.pulse = pulse
+        stopping.watch(server, pulse)
         if not is_private(options.host):
             echo(
                 f"warning: --host is {options.host}: anyone who can reach port {options.port} can "
@@ -276,21 +275,32 @@ class _Stopping:
 
     def __init__(self, patience_s: float) -> None:
         self.requested = False
-        self.server: TrussServer | None = None
-        self.pulse: Pulse | None = None
+        self._server: TrussServer | None = None
+        self._pulse: Pulse | None = None
         self._patience_s = patience_s
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
+    def watch(self, server: TrussServer, pulse: Pulse) -> None:
+        """Stop a server on a signal from now on.
+
+        Raises:
+            SystemExit: a signal came before. Python drops the one of `_on_signal` in a finalizer
+                or a callback of a weak reference, such as that of an import's lock.
+        """
+        self._server, self._pulse = server, pulse
+        if self.requested:
+            raise SystemExit(0)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         is_first, self.requested = not self.requested, True
-        if self.server is None:
+        if self._server is None:
             if is_first:
                 raise SystemExit(0)
         elif is_first:
             echo(f"{signal.Signals(number).name}: draining running requests …")
-            self.server.stop(self._patience_s)
-            if self.pulse is not None:
-                self.pulse.stopping()
+            self._server.stop(self._patience_s)
+            if self._pulse is not None:
+                self._pulse.stopping()
         else:
-            self.server.stop(0)
+            self._server.stop(0)
