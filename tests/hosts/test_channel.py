@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from tests.support.waiting import settles
 
 from trtllm_truss.hosts import channel as channel_module
 from trtllm_truss.hosts.channel import (
@@ -127,6 +128,14 @@ def test_messages_arrive_in_order_in_both_directions(pair: Pair) -> None:
     assert [member.receive(PATIENCE_S) for _ in messages] == messages
     assert [leader.receive(PATIENCE_S) for _ in messages] == messages
     assert leader.receive(0) is None
+
+
+def test_what_waits_to_be_read_is_no_silence(pair: Pair) -> None:
+    leader, member = pair.both()
+    member.send({"type": "alive"})
+    assert settles(lambda: leader.silent_for_s == 0)
+    assert leader.receive(PATIENCE_S) == {"type": "alive"}
+    assert leader.silent_for_s > 0
 
 
 @pytest.mark.parametrize(("of_leader", "of_member"), [(OTHER_KEY, KEY), (KEY, OTHER_KEY)])

@@ -298,8 +298,12 @@ class Channel:
 
     @property
     def silent_for_s(self) -> float:
-        """Seconds since the last frame; judge it only after `receive` has returned None."""
-        return time.monotonic() - self._heard_at
+        """Seconds since the last frame; 0 while bytes of the peer wait for `receive`.
+
+        A thread that waited for Python's lock since its last `receive` has not seen them.
+        """
+        silent_s = time.monotonic() - self._heard_at
+        return 0.0 if self._poll.poll(0) else silent_s
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message.

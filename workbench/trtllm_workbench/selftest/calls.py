@@ -217,7 +217,7 @@ def _send(
 GREEDY = Sampling(top_k=1)
 _LIMIT_S = 120.0
 _TICK_S = 0.01
-_COUNT_S = 0.1
+_COUNT_S = 0.5
 """For the end of the order to be counted."""
 
 

@@ -77,6 +77,9 @@ def probe(
 
 
 LIMIT_S = 20.0
+DEATH_LIMIT_S = 4.0
+"""Time that MPI has to end the parent of a killed worker."""
+
 _PROGRAMS = Path(__file__).parent / "probes"
 _OPEN_MPI = re.compile(r"Open MPI v(\d[\w.]*)")
 _NO_MPI4PY = "No module named 'mpi4py'"
@@ -164,7 +167,7 @@ def kill_a_worker(runtime: TensorRtLlm, folder: Path) -> dict[str, str]:
     They are empty where no worker can be spawned, or by another MPI.
     """
     program = (_PROGRAMS / "worker_death.py").read_text(encoding="utf-8")
-    command = [_pythons(runtime)[0], "-c", program]
+    command = [_pythons(runtime)[0], "-c", program, str(DEATH_LIMIT_S)]
     ended = probe(command, _environment(os.environ, folder), folder, LIMIT_S)
     version = _OPEN_MPI.search(ended.output)
     if version is None or ended.status is None:

@@ -1,6 +1,7 @@
 """Kill a spawned worker, and tell what became of its parent: this process.
 
-Runs as `python -c`, as `spawn` does. No line about the parent means that MPI has ended it.
+Runs as `python -c`, as `spawn` does, with the seconds that the parent waits. No line about the
+parent means that MPI has ended it.
 """
 
 import json
@@ -12,7 +13,7 @@ from concurrent.futures import TimeoutError as OutOfTime
 from mpi4py import MPI
 from mpi4py.futures import MPIPoolExecutor
 
-PATIENCE_S = 4.0
+PATIENCE_S = float(sys.argv[1])
 KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
 
 
