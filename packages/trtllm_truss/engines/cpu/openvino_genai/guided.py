@@ -30,7 +30,7 @@ from trtllm_truss.guides.guide import CheckedGuide, GuideFault, KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide
 
-HEARTBEAT_INTERVAL_S = 0.5
+HEARTBEAT_INTERVAL_S = 0.25
 """Interval of empty responses to requests that wait for their guide."""
 
 _KEPT_BYTES = 1 << 26  # of compiled guides, which the engine drops together
