@@ -46,6 +46,7 @@ class Console:
     server: Served
     screenshot: Callable[[str], None]
     phases: list[str]
+    loads: Path
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,8 @@ def page(
         )
     folder = tmp_path_factory.mktemp("page")
     tokens = smollm2_tokenizer().encode(ANSWER, False)
-    engine = write_engine(folder / "engine", step_ms=8, load_s=2, tokens=tokens)
+    loads = folder / "loads"
+    engine = write_engine(folder / "engine", step_ms=8, load_after=loads, tokens=tokens)
     metadata = {
         "serving": {"restart_limit": 50, "restart_backoff_s": 0.1},
         "runtime": {
@@ -85,9 +87,10 @@ def page(
             browser.open(f"http://localhost:{port}/")
             browser.until(lambda: "triton: …" in browser.text("phases"), "the phases")
             phases = browser.text("phases")
+            loads.touch()
             served.wait_until_ready()
             browser.until(lambda: browser.text("state") == "ready")
-            yield Console(browser, served, screenshot, phases)
+            yield Console(browser, served, screenshot, phases, loads)
         finally:
             if served.process.poll() is None:
                 served.end()
@@ -117,7 +120,7 @@ def test_the_start_is_shown(page: Console) -> None:
 def test_a_conversation_streams_and_stop_stops_the_engine(page: Console) -> None:
     browser, server = page.page, page.server
     cancelled = len(server.cancelled())
-    browser.set("max_tokens", "1000")
+    browser.set("max_tokens", "1500")
     browser.ask(QUESTION)
     browser.until(lambda: len("".join(browser.answers())) > 60)
     assert not browser.is_idle()
@@ -131,7 +134,7 @@ def test_a_conversation_streams_and_stop_stops_the_engine(page: Console) -> None
     browser["stop"].click()
     browser.until(browser.is_idle)
     assert settles(lambda: len(server.cancelled()) > cancelled)
-    assert server.cancelled()[-1] < 1000
+    assert server.cancelled()[-1] < 1500
     assert browser.notes() == ["stopped"]
     assert browser.run("return document.activeElement.id") == "message"
     browser.until(lambda: "cancelled" in browser.text("requests"))
@@ -313,8 +316,10 @@ def test_an_engine_killed_under_the_page(page: Console) -> None:
     """)
     assert seen
     (triton,) = [pid for pid, name in server.processes().items() if name == "tritonserver"]
+    page.loads.unlink()
     subprocess.run(["kill", "-9", str(triton)], check=True)
     browser.until(lambda: browser.text("state") == "the engine is restarting")
+    page.loads.touch()
     browser.until(browser.is_idle)
     assert "bad" in str(browser.run("return document.querySelector('.note').className"))
     page.screenshot("restarting")

@@ -40,7 +40,7 @@ def chat(served: Served, kind: str, guide: Any, **fields: Any) -> httpx.Response
         "max_tokens": 8,
         **fields,
     }
-    return httpx.post(f"{base}/v1/chat/completions", json=body, timeout=PATIENCE_S)
+    return httpx.post(f"{base}/v1/chat/completions", json=body, timeout=2 * PATIENCE_S)
 
 
 class Neighbour:
@@ -70,7 +70,7 @@ class Neighbour:
 
     def _read(self) -> None:
         body = {"prompt": "Once upon a time", "max_tokens": 8000, "ignore_eos": True}
-        with httpx.stream("POST", self._url, json=body, timeout=PATIENCE_S) as answer:
+        with httpx.stream("POST", self._url, json=body, timeout=2 * PATIENCE_S) as answer:
             for _ in answer.iter_raw():
                 with self._grown:
                     self.pieces += 1
@@ -216,7 +216,7 @@ def contacts(server: Served) -> dict[str, concurrent.futures.Future[httpx.Respon
             body = {"temperature": 1, **body}
             if way != "responses":
                 body = {"max_tokens": 200, **body}
-        return httpx.post(f"{base}/{route}", json=body, timeout=PATIENCE_S)
+        return httpx.post(f"{base}/{route}", json=body, timeout=2 * PATIENCE_S)
 
     with concurrent.futures.ThreadPoolExecutor(len(WAYS)) as pool:
         return {way: pool.submit(ask, way) for way in WAYS}
@@ -332,4 +332,4 @@ def completion(served: Served, regex: str) -> httpx.Response:
     base = served.url.removesuffix("/v1/models/model:predict")
     guide = {"type": "regex", "regex": regex}
     body = {"prompt": "One two", "max_tokens": 4, "response_format": guide}
-    return httpx.post(f"{base}/v1/completions", json=body, timeout=PATIENCE_S)
+    return httpx.post(f"{base}/v1/completions", json=body, timeout=2 * PATIENCE_S)

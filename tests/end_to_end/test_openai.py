@@ -245,7 +245,7 @@ def test_the_likeliest_tokens_of_each_place(client: openai.OpenAI) -> None:
 
 @pytest.mark.engines("cpu")
 def test_the_tokens_of_a_prompt(client: openai.OpenAI, base_url: str) -> None:
-    sampled = client.completions.create(**{**TEXT, "temperature": 1}, logprobs=5).choices[0]
+    sampled = client.completions.create(**{**TEXT, "temperature": 1}, logprobs=5, seed=1).choices[0]
     ids = httpx.post(f"{base_url[:-3]}/tokenize", json={"prompt": PROMPT}, timeout=60).json()[
         "tokens"
     ]

@@ -40,16 +40,18 @@ HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 """Of a SmolLM2 that two workers can share."""
 
 
-def start_engine(folder: Path, *, count: int, hang_timeout_s: float) -> Served:
-    engine = write_engine(folder, tp=count, step_ms=20, mpi=1)
+def start_engine(folder: Path, loads: Path, *, count: int, hang_timeout_s: float) -> Served:
+    engine = write_engine(folder, tp=count, step_ms=20, mpi=1, load_after=loads)
     config = config_for(engine, count, serving=restarts(hang_timeout_s))
     mpi = open_mpi()
     path = {"PATH": os.pathsep.join((mpi["PATH"], os.environ["PATH"]))}
     return Served(config, {**FAKE_ENGINE, **mpi, **path})
 
 
-def start_checkpoint(folder: Path, *, version: str, count: int, hang_timeout_s: float) -> Served:
-    write_checkpoint(folder, smollm2_file(), HEADS, step_ms=20)
+def start_checkpoint(
+    folder: Path, loads: Path, *, version: str, count: int, hang_timeout_s: float
+) -> Served:
+    write_checkpoint(folder, smollm2_file(), HEADS, step_ms=20, load_after=str(loads))
     return serve_checkpoint(
         folder, version, tensor_parallelism=count, serving=restarts(hang_timeout_s)
     )
@@ -59,7 +61,7 @@ def restarts(hang_timeout_s: float) -> dict[str, float]:
     return {"restart_limit": 50, "restart_backoff_s": 0.1, "hang_timeout_s": hang_timeout_s}
 
 
-START: dict[str, Callable[[Path], Served]] = {}
+START: dict[str, Callable[[Path, Path], Served]] = {}
 for patience, hang_timeout_s in HANG_TIMEOUTS_S.items():
     for count in (1, 2):
         of_all = {"count": count, "hang_timeout_s": hang_timeout_s}
@@ -71,11 +73,20 @@ for patience, hang_timeout_s in HANG_TIMEOUTS_S.items():
 
 
 @pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file without which engines do not load."""
+    file = tmp_path_factory.mktemp("loads") / "loads"
+    file.touch()
+    return file
+
+
+@pytest.fixture(scope="module")
 def restarting(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, loads: Path
 ) -> Iterator[Served]:
     """A server that the tests harm: a key of `START`."""
-    served = START[request.param](tmp_path_factory.mktemp("engine") / "engine").wait_until_ready()
+    folder = tmp_path_factory.mktemp("engine") / "engine"
+    served = START[request.param](folder, loads).wait_until_ready()
     try:
         yield served
         assert served.end() == 0, served.log
@@ -214,18 +225,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_harm_under_load(
     restarting: Served,
+    loads: Path,
     harm: str,
     pytestconfig: pytest.Config,
     report_round: Callable[[dict[str, float]], None],
 ) -> None:
     for _ in range(pytestconfig.getoption("--rounds")):
-        report_round(harmed(restarting, HARMS[harm]))
+        report_round(harmed(restarting, HARMS[harm], loads))
 
 
 def harmed(
-    served: Served, harm: Harm, answers: Callable[[Served], bool] = answers_correctly
+    served: Served,
+    harm: Harm,
+    loads: Path,
+    answers: Callable[[Served], bool] = answers_correctly,
 ) -> dict[str, float]:
-    """Harm a server under load; return when it was unhealthy, and healthy again."""
+    """Harm a server under load; return when it was unhealthy, and healthy again.
+
+    Args:
+        loads: a file that is missing until the loss was seen: a busy machine may run a new engine
+            before it runs this process.
+    """
     before = served.processes()
     started = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
     with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
@@ -233,11 +253,15 @@ def harmed(
         started.wait()
         targets = harm.processes(served)
         assert targets
+        loads.unlink()
         begin_s = time.monotonic()
         for pid in targets:
             os.kill(pid, harm.signal)
-        assert settles(lambda: not served.is_healthy()), served.log[-3000:]
-        unhealthy_s = time.monotonic() - begin_s
+        try:
+            assert settles(lambda: not served.is_healthy()), served.log[-3000:]
+            unhealthy_s = time.monotonic() - begin_s
+        finally:
+            loads.touch()
         endings = {future.result() for future in streams}
     assert endings <= {"cut", "503"}, served.log[-3000:]
     assert settles(served.is_healthy)

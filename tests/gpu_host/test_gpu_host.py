@@ -118,9 +118,10 @@ def test_adapters_of_one_batch_answer_as_alone(
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def restarting(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, loads: Path
 ) -> Iterator[Served]:
-    folder = write_checkpoint(tmp_path_factory.mktemp("kills") / "model", smollm2_file(), LLAMA_1B)
+    folder = tmp_path_factory.mktemp("kills") / "model"
+    write_checkpoint(folder, smollm2_file(), LLAMA_1B, load_after=str(loads))
     served = serve(folder, request.param, serving=restarts(hang_timeout_s=10))
     try:
         yield served
@@ -135,11 +136,11 @@ def restarting(
     "harm", ["kill a worker", "kill a Python stub", "kill a tritonserver", "stop a worker"]
 )
 def test_harm_under_load(
-    restarting: Served, harm: str, pytestconfig: pytest.Config, report_round: Any
+    restarting: Served, loads: Path, harm: str, pytestconfig: pytest.Config, report_round: Any
 ) -> None:
     body = {"prompt": PROMPT, "max_tokens": 10}
     before = restarting.post(body).text
     for _ in range(pytestconfig.getoption("--rounds")):
         report_round(
-            harmed(restarting, HARMS[harm], lambda served: served.post(body).text == before)
+            harmed(restarting, HARMS[harm], loads, lambda served: served.post(body).text == before)
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_llm_api import SITE, open_mpi
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.host import Gpu
 from trtllm_truss.machine.describe import Gpus, inspect_machine
@@ -41,6 +42,9 @@ def _mpi_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in open_mpi().items():
         path = name == "PATH"
         monkeypatch.setenv(name, os.pathsep.join([value, os.environ["PATH"]]) if path else value)
+    # Those of an idle machine are 20 and 4 s.
+    monkeypatch.setattr(spawning, "LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(spawning, "DEATH_LIMIT_S", 0.75 * PATIENCE_S)
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -72,7 +76,7 @@ def test_a_spawn_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OMPI_MCA_btl", "^tcp")
     found = spawn(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
     assert found.outcome == "hangs"
-    assert found.sentence.startswith("cannot spawn: 1 worker did not start within 20 s")
+    assert found.sentence.startswith("cannot spawn: 1 worker did not start within 120 s")
     assert processes_in(tmp_path) == []
 
 
@@ -123,7 +127,7 @@ def test_a_worker_that_cannot_be_spawned_ends_the_probe(tmp_path: Path) -> None:
     """Without Open MPI's daemon on `PATH`."""
     program = Path(spawning.__file__).with_name("probes").joinpath("worker_death.py").read_text()
     environment = {**spawning._environment(os.environ, tmp_path), "PATH": "/none"}
-    ended = probe([sys.executable, "-c", program], environment, tmp_path, spawning.LIMIT_S)
+    ended = probe([sys.executable, "-c", program, "4"], environment, tmp_path, PATIENCE_S)
     assert ended.status == 1
     assert "mpi4py.MPI.Exception" in ended.output
 

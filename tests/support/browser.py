@@ -14,7 +14,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
@@ -46,6 +46,7 @@ def open_browser(browser: str, driver: str, profile: Path) -> Iterator[Page]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options=options, service=Service(driver))
+    chrome.set_script_timeout(PATIENCE_S)
     try:
         yield Page(chrome)
     finally:

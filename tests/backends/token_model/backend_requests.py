@@ -93,8 +93,8 @@ class Caller:
     def is_cancelled(self) -> bool:
         return self.cancelled
 
-    def wait(self) -> Caller:
-        assert self._ended.wait(PATIENCE_S), "no final response"
+    def wait(self, within_s: float = PATIENCE_S) -> Caller:
+        assert self._ended.wait(within_s), "no final response"
         return self
 
     def wait_for_responses(self, count: int) -> None:

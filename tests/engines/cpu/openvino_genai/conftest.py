@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.backends.token_model.backend_requests import StartScheduler
 
+from trtllm_truss.engines.cpu.openvino_genai import guided, scoring
 from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+
+
+@pytest.fixture(autouse=True)
+def _normal_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile guides and load copies at this process's priority.
+
+    The other workers of the tests leave a hundredth of a core to a lower one.
+    """
+    for module in (guided, scoring):
+        monkeypatch.setattr(module, "NICENESS", os.getpriority(os.PRIO_PROCESS, 0))
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from tests.backends.token_model.backend_requests import (
     request,
     word_list,
 )
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
 from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
@@ -320,7 +321,7 @@ def test_a_long_prompt_lets_later_requests_pass(scheduler: Scheduler) -> None:
     shorts = [run(scheduler, PROMPT, 3, streaming=True) for _ in range(3)]
 
     assert not long.responses
-    assert len(long.wait().tokens) == len(shorts[0].tokens) == 3
+    assert len(long.wait(2 * PATIENCE_S).tokens) == len(shorts[0].tokens) == 3
 
 
 def test_a_long_prompt_is_read_while_others_run(scheduler: Scheduler) -> None:

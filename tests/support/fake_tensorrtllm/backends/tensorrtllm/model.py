@@ -6,6 +6,7 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
 
     step_ms       time of one iteration of the whole batch
     load_s        time to load
+    load_after    file that must exist before the load ends
     load_error    text to fail with while loading
     load_exit     end this process with this status while loading
     load_crash    1: abort the server while loading
@@ -62,6 +63,7 @@ _KEYS = {
     **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop", "mpi"), int),
     "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final", "end_file", "released"), str),
+    "load_after": Path,
     "log_reuse": int,
     "otherwise": lambda text: text.split(","),
     "scripts": lambda path: json.loads(Path(path).read_text()),
@@ -227,6 +229,8 @@ def _parse(lines):
 
 def _load(behaviour):
     time.sleep(behaviour.get("load_s", 0))
+    while (file := behaviour.get("load_after")) and not file.exists():
+        time.sleep(0.02)
     if "load_exit" in behaviour:
         os._exit(behaviour["load_exit"])
     if behaviour.get("load_crash"):

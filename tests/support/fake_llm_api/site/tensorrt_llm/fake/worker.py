@@ -5,6 +5,7 @@
     log             file that gets a line for each kernel that is tuned or compiled
     weights         folder of the GGUF file for `genai`
     step_ms         least time of a step
+    load_after      file that must exist before the load ends
     load_exit       end with this status while loading
     load_oom        1: run out of memory while loading
     load_hang       1: never become ready
@@ -102,6 +103,8 @@ def _check_combinations(args):
 
 
 def _load(behaviour):
+    while (file := behaviour.get("load_after")) and not Path(file).exists():
+        time.sleep(0.02)
     if "load_exit" in behaviour:
         time.sleep(0.5)  # imports of the real one take longer
         os._exit(behaviour["load_exit"])
