@@ -9,6 +9,7 @@ import logging
 import os
 import shlex
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -97,7 +98,10 @@ class HostRun:
         self._child.stop(0)
 
     def ready(self) -> None:
-        """Close the daemon's ports, which no host needs once all ranks run."""
+        """Close the daemon's ports, which no host needs once all ranks run; return at once."""
+        threading.Thread(target=self._close_ports, name="closing-ports", daemon=True).start()
+
+    def _close_ports(self) -> None:
         if not close_daemon_ports(self._launch.run_id):
             logger.warning("MPI's daemon still listens on every address; see docs/deploy.md")
 

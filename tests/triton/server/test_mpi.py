@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine import runtime
 from trtllm_truss.machine.runtime import find_mpirun
+from trtllm_truss.processes.process_guard import RUN_MARKER
 from trtllm_truss.triton.server.command import (
     RANK_PROGRAM,
     agent_environment,
@@ -70,6 +74,34 @@ def test_a_port_of_another_program_is_left_alone():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert close_control_port("of_nobody", listener.getsockname()[1])
         socket.create_connection(listener.getsockname()).close()
+
+
+ACCEPTING_SLOWLY = """
+import socket, time
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    try:
+        while True:
+            time.sleep(1.5)
+            listener.accept()[0].close()
+    except OSError:
+        pass
+time.sleep(600)
+"""
+"""Closes its listener when it has no file descriptor left, like mpirun."""
+
+
+def test_a_busy_process_is_given_the_time_to_close_its_port():
+    environment = os.environ | {RUN_MARKER: "of_slow"}
+    command = [sys.executable, "-I", "-S", "-c", ACCEPTING_SLOWLY]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            port = int(process.stdout.readline())
+            assert close_control_port("of_slow", port)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+        finally:
+            process.kill()
 
 
 def program(folder):

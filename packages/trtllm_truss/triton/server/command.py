@@ -90,7 +90,7 @@ Without them a spawn ends in MPI_ERR_UNKNOWN (measured with 5.0.11).
 """
 _PREFIX_VARIABLES = ("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX")
 
-_CLOSING_LIMIT_S = 1.0
+_CLOSING_LIMIT_S = 5.0
 _CLOSING_TICK_S = 0.02
 
 
@@ -251,26 +251,31 @@ def close_daemon_ports(run_id: str) -> bool:
 
 
 def _close(listening: Callable[[], Iterable[tuple[int, int]]]) -> bool:
-    """Close the ports of processes, (id, port) each, until none is left or the time is over."""
+    """Close the ports of processes, (id, port) each, until none is left or the time is over.
+
+    Each round waits twice as long, for a process that a busy machine gives little time.
+    """
     deadline = time.monotonic() + _CLOSING_LIMIT_S
+    patience_s = _CLOSING_TICK_S
     while found := [*listening()]:
         if time.monotonic() > deadline:
             return False
         for pid, port in found:
             with suppress(OSError):
-                _refuse_a_connection(pid, port)
+                _refuse_a_connection(pid, port, patience_s)
         time.sleep(_CLOSING_TICK_S)
+        patience_s *= 2
     return True
 
 
-def _refuse_a_connection(pid: int, port: int) -> None:
+def _refuse_a_connection(pid: int, port: int, patience_s: float) -> None:
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     taken = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}  # noqa: PTH208
     next_file = next(number for number in count() if number not in taken)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (next_file, limits[1]))
     try:
         with socket.create_connection((LOOPBACK, port), _CLOSING_LIMIT_S) as connection:
-            connection.settimeout(_CLOSING_TICK_S)
+            connection.settimeout(patience_s)
             connection.recv(1)  # resets the connection where it works
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
