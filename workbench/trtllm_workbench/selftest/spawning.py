@@ -72,7 +72,7 @@ def probe(
     finally:
         child.end(0)
     if status is not None:
-        child.wait_for_output(limit_s)  # a busy machine may leave their reader behind
+        child.wait_for_output(limit_s)  # its reader may lag behind on a busy machine
     return Probed(status, "\n".join(lines))
 
 

@@ -253,7 +253,7 @@ def close_daemon_ports(run_id: str) -> bool:
 def _close(listening: Callable[[], Iterable[tuple[int, int]]]) -> bool:
     """Close the ports of processes, (id, port) each, until none is left or the time is over.
 
-    Each round waits twice as long, for a process that a busy machine gives little time.
+    Each round waits twice as long: a busy machine may not run the process at once.
     """
     deadline = time.monotonic() + _CLOSING_LIMIT_S
     patience_s = _CLOSING_TICK_S
