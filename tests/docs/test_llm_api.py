@@ -6,7 +6,6 @@ import yaml
 from tests.engines.checkpoint.checkpoints import GB, listing, llama
 from tests.support.inspection import inspect_config
 from tests.support.paths import ROOT
-from tools.docs.assumptions import checkpoint_assumptions, engine_assumptions
 from tools.docs.llm_api import llm_api_tables
 from tools.docs.tables import fill
 
@@ -21,13 +20,7 @@ EXAMPLE = ROOT / "examples/llama-3.1-8b-checkpoint/config.yaml"
 
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    tables = llm_api_tables() | checkpoint_assumptions()
-    assert fill(page, tables) == page, "run python -m tools.docs docs"
-
-
-def test_the_page_of_engines_is_up_to_date() -> None:
-    page = (ROOT / "docs/engines.md").read_text(encoding="utf-8")
-    assert fill(page, engine_assumptions()) == page, "run python -m tools.docs docs"
+    assert fill(page, llm_api_tables()) == page, "run python -m tools.docs docs"
 
 
 def test_the_example_fits_its_gpu() -> None:

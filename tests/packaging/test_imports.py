@@ -42,7 +42,7 @@ EXTRAS = {
 """Parts of the package that work with an extra only."""
 
 WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
-WORKBENCH_GIVEN = {"selftest/probes": {"mpi4py"}}  # TensorRT-LLM's Python
+WORKBENCH_GIVEN = {"selftest/spawn_program.py": {"mpi4py"}}  # TensorRT-LLM's Python
 
 GIVEN = {
     # Triton's Python backend

@@ -35,8 +35,8 @@ LAYERS = [
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),
-    *("selftest.calls", "selftest.served_model", "selftest.answer_checks", "selftest.probes"),
-    *("selftest.spawning", "selftest.assumptions", "selftest", "cli"),
+    *("selftest.calls", "selftest.served_model", "selftest.answer_checks"),
+    *("selftest.assumed_checks", "selftest.spawning", "selftest", "cli"),
 ]
 OFFERED = {
     "importers": {
@@ -52,7 +52,7 @@ OFFERED = {
     },
     "selftest": {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
-        *("engines", "engines.checkpoint", "configuration", ""),
+        *("engines", "configuration", ""),
         *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
         *("builder", "builder.run", "exposition", "serving", "status"),
     },

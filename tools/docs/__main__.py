@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.docs.assumptions import checkpoint_assumptions, engine_assumptions
 from tools.docs.build import build_tables
 from tools.docs.importing import importing_tables
 from tools.docs.llm_api import llm_api_tables
@@ -21,7 +20,6 @@ from tools.docs.troubleshooting import troubleshooting_tables
 def main(folder: Path) -> None:
     """Write the pages into a folder, which must hold those of which only tables are generated."""
     build = (folder / "build.md").read_text(encoding="utf-8")
-    engines = (folder / "engines.md").read_text(encoding="utf-8")
     importing = (folder / "importing.md").read_text(encoding="utf-8")
     llm_api = (folder / "llm-api.md").read_text(encoding="utf-8")
     predict = (folder / "predict.md").read_text(encoding="utf-8")
@@ -34,9 +32,8 @@ def main(folder: Path) -> None:
         "lmi.md": lmi_page(),
         "predict.md": fill(predict, predict_tables()),
         "build.md": fill(build, build_tables()),
-        "engines.md": fill(engines, engine_assumptions()),
         "importing.md": fill(importing, importing_tables()),
-        "llm-api.md": fill(llm_api, llm_api_tables() | checkpoint_assumptions()),
+        "llm-api.md": fill(llm_api, llm_api_tables()),
         "troubleshooting.md": fill(troubleshooting, troubleshooting_tables()),
     }
     for name, page in pages.items():

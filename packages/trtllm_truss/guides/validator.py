@@ -465,7 +465,7 @@ def kept_guides_for(
 
     The CPU engine does; LLGuidance keeps none. From 1.1 on XGrammar in TensorRT-LLM drops the
     oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1: the row `guides-are-freed` of
-    `selftest`'s table of assumptions has the sources.
+    docs/assumptions.md has the sources.
     """
     if engine.guided_decoding_backend(settings) != "xgrammar":
         return None

@@ -7,15 +7,12 @@ from pathlib import Path
 
 from trtllm_truss.cli.common import echo, report, writing
 from trtllm_truss.configuration import read_config
-from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.processes.child import sweep, temporary_folder
-from trtllm_workbench.selftest.runner import STEPS, Order, Runner
+from trtllm_workbench.selftest.runner import MACHINE_STEPS, STEPS, Order, Runner
 from trtllm_workbench.selftest.served_model import Result
-from trtllm_workbench.selftest.stranger import examine
 from trtllm_workbench.selftest.subjects import KINDS
 
 _MOST_RANKS = 64
-_MACHINE_FILE = Path("trtllm-truss-machine.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--machine",
         action="store_true",
-        help="examine this machine within a minute, without a model, and write a file without "
-        f"names or paths ({_MACHINE_FILE} unless --output names another)",
+        help="check this machine within a minute, without a model: the steps "
+        f"{' and '.join(MACHINE_STEPS)}",
     )
     parser.add_argument(
         "--truss", type=Path, metavar="DIR", help="the Truss of --config (default: its folder)"
@@ -79,14 +76,12 @@ def run(options: argparse.Namespace) -> int:
         SettingsError: an option is wrong, or the output cannot be written.
         ArtifactError: the engine is unreadable.
     """
-    if options.machine:
-        return _examine(options.output or _MACHINE_FILE)
     config = None
     if options.config is not None:
         config = read_config(options.config.parent, options.config)
     steps = [
         step
-        for step in STEPS
+        for step in (MACHINE_STEPS if options.machine else STEPS)
         if step in (options.only or STEPS) and step not in (options.skip or ())
     ]
     order = Order(
@@ -112,18 +107,6 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         _write(options.output, outcome.to_json())
     return outcome.status
-
-
-def _examine(output: Path) -> int:
-    _write(output, "{}\n")
-    with temporary_folder() as work:
-        examined = examine(inspect_machine(), work)
-    table = _Table()
-    for result in examined.results():
-        table.add(result)
-    _write(output, examined.to_json())
-    report(f"{output} has no names and no paths; attach it to a report")
-    return examined.status
 
 
 class _Table:

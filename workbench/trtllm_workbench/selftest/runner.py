@@ -31,19 +31,10 @@ from trtllm_truss.triton.model_repository import (
 )
 from trtllm_truss.triton.protobuf import model_config_pb2
 from trtllm_truss.triton.server.command import unused_ports
-from trtllm_workbench.selftest import answer_checks, engine_checks
-from trtllm_workbench.selftest.assumptions.run import (
-    NOT_INSTALLED,
-    STEP,
-    Outcome,
-    RowResult,
-    Rows,
-    find_installed,
-)
+from trtllm_workbench.selftest import answer_checks, assumed_checks, engine_checks
 from trtllm_workbench.selftest.engine_checks import facts, machine_checks
 from trtllm_workbench.selftest.served_model import (
     CannotRun,
-    CheckVerdict,
     ChildServer,
     FellShort,
     Held,
@@ -180,12 +171,13 @@ _AFTER_SPEED: tuple[tuple[str, str, Check], ...] = (
     ("end", "nothing left over", engine_checks.nothing_left),
 )
 SERVED_STEPS = tuple(
-    dict.fromkeys((*(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED)))
+    dict.fromkeys(
+        ("assumptions", *(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED))
+    )
 )
-STEPS = ("machine", "template", STEP, *SERVED_STEPS)
+MACHINE_STEPS = ("machine", "template")
+STEPS = (*MACHINE_STEPS, *SERVED_STEPS)
 """The words of `--only` and `--skip`."""
-
-_VERDICTS = {Outcome.HELD: CheckVerdict.HELD, Outcome.FELL_SHORT: CheckVerdict.FELL_SHORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,44 +236,15 @@ class Runner:
         subjects = list(self._subjects(host))
         if "machine" in steps:
             ranks = max((subject.ranks for subject in subjects), default=1)
-            for name, check in machine_checks(machine, ranks):
+            for name, check in machine_checks(machine, ranks, self.work):
                 self._check("", "machine", name, check)
         if "template" in steps:
             version = HostInfo.from_config(config, host).version_for()
             self._check("", "template", "config.pbtxt", partial(self._compare, version))
-        rows = Rows(find_installed(machine.runtime, self.work)) if STEP in steps else None
-        if rows is not None:
-            self._show(rows.of_library())
-            if rows.installed is None:
-                self._summarize(rows.results)
-        needs_server = rows is not None and rows.installed is not None
-        if needs_server or steps & set(SERVED_STEPS):
+        if steps & set(SERVED_STEPS):
             for subject in subjects:
-                self._serve(subject, host, rows)
-        if rows is not None and needs_server:
-            self._show(rows.rest())
-            self._summarize(rows.results)
-        found = rows.results if rows is not None else []
-        return Report(facts(machine), self.results, time.monotonic() - started, found)
-
-    def _show(self, rows: Iterable[RowResult]) -> None:
-        """Report the rows that held or fell short; `_summarize` counts the others."""
-        for row in rows:
-            if verdict := _VERDICTS.get(row.outcome):
-                self.report(
-                    Result(row.subject, STEP, row.id, verdict, row.detail, row.figures, 0.0)
-                )
-
-    def _summarize(self, rows: Sequence[RowResult]) -> None:
-        counts = [
-            f"{sum(row.outcome is outcome for row in rows)} {outcome.value}"
-            for outcome in Outcome
-            if any(row.outcome is outcome for row in rows)
-        ]
-        held = any(row.outcome is Outcome.HELD for row in rows)
-        reason = f": {NOT_INSTALLED}" if any(row.outcome is Outcome.NOT_RUN for row in rows) else ""
-        verdict = CheckVerdict.HELD if held else CheckVerdict.COULD_NOT_RUN
-        self.report(Result("", STEP, STEP, verdict, f"{', '.join(counts)}{reason}", {}, 0.0))
+                self._serve(subject, host, machine.runtime.version)
+        return Report(facts(machine), self.results, time.monotonic() - started)
 
     def _check(self, subject: str, step: str, name: str, check: Callable[[], Held]) -> None:
         result = run_check(subject, step, name, check)
@@ -337,8 +300,12 @@ class Runner:
             write_truss(folder)
         return folder
 
-    def _serve(self, subject: Subject, host: HostInfo, rows: Rows | None) -> None:
-        """Serve a subject and run its checks; without a start there is one result."""
+    def _serve(self, subject: Subject, host: HostInfo, version: str | None) -> None:
+        """Serve a subject and run its checks; without a start there is one result.
+
+        Args:
+            version: of the installed TensorRT-LLM; None if there is none.
+        """
         steps, quick = self.order.steps, self.order.quick
         opened = ExitStack()
 
@@ -358,14 +325,15 @@ class Runner:
         with opened:
             self._check(subject.name, "start", "start", start)
             for model in models:
-                if rows is not None:
-                    self._show(rows.of_server(subject.name, model))
-                for step, name, check in _checks_of(model):
+                for step, name, check in _checks_of(model, version):
                     if step in steps:
                         self._check(subject.name, step, name, partial(check, model))
 
 
-def _checks_of(model: ServedModel) -> Iterator[tuple[str, str, Check]]:
+def _checks_of(model: ServedModel, version: str | None) -> Iterator[tuple[str, str, Check]]:
+    if version is not None:
+        for assumed in assumed_checks.checks_of(model, version):
+            yield "assumptions", assumed.row, assumed.run
     yield from _CHECKS
     for streams in sorted({1, engine_checks.most_streams(model)}):
         name = f"speed, {streams} stream{'s' if streams > 1 else ''}"

@@ -49,9 +49,6 @@ class CheckVerdict(str, enum.Enum):
     COULD_NOT_RUN = "could not run"
 
 
-_DECIDING = {CheckVerdict.HELD.value, CheckVerdict.FELL_SHORT.value}
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """The return value of a check whose promise held.
@@ -127,21 +124,16 @@ class Report:
         machine: properties of this machine; no secrets.
         results: in the order of the run.
         seconds: duration of the run.
-        assumptions: results of the rows of the table of assumptions.
     """
 
     machine: Mapping[str, Any]
     results: Sequence[Result]
     seconds: float
-    assumptions: Sequence[Any] = ()
 
     @property
     def status(self) -> int:
-        """The exit status: 1 when a check or a row fell short, or none ran, else 0."""
+        """The exit status: 1 when a check fell short, or none held, else 0."""
         verdicts = {result.verdict for result in self.results}
-        verdicts |= {
-            CheckVerdict(row.outcome) for row in self.assumptions if row.outcome in _DECIDING
-        }
         return int(CheckVerdict.FELL_SHORT in verdicts or CheckVerdict.HELD not in verdicts)
 
     def summary(self) -> str:
@@ -160,7 +152,6 @@ class Report:
             "seconds": round(self.seconds, 1),
             "machine": self.machine,
             "checks": [asdict(result) for result in self.results],
-            "assumptions": [asdict(row) for row in self.assumptions],
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

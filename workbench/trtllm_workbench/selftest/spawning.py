@@ -77,10 +77,8 @@ def probe(
 
 
 LIMIT_S = 20.0
-DEATH_LIMIT_S = 4.0
-"""Time that MPI has to end the parent of a killed worker."""
 
-_PROGRAMS = Path(__file__).parent / "probes"
+_PROGRAM = Path(__file__).with_name("spawn_program.py")
 _OPEN_MPI = re.compile(r"Open MPI v(\d[\w.]*)")
 _NO_MPI4PY = "No module named 'mpi4py'"
 
@@ -134,7 +132,7 @@ def spawn(runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float = LIM
         folder: for MPI's files.
         limit_s: a spawn that takes longer hangs.
     """
-    program = (_PROGRAMS / "spawn.py").read_text(encoding="utf-8")
+    program = _PROGRAM.read_text(encoding="utf-8")
     found = Spawned("not run", workers, 0.0)
     for python in _pythons(runtime):
         started = time.monotonic()
@@ -159,21 +157,6 @@ def spawn(runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float = LIM
             found = Spawned("fails", workers, seconds)
             break
     return found
-
-
-def kill_a_worker(runtime: TensorRtLlm, folder: Path) -> dict[str, str]:
-    """Return Open MPI's version, and what the parent of a killed worker does: facts by name.
-
-    They are empty where no worker can be spawned, or by another MPI.
-    """
-    program = (_PROGRAMS / "worker_death.py").read_text(encoding="utf-8")
-    command = [_pythons(runtime)[0], "-c", program, str(DEATH_LIMIT_S)]
-    ended = probe(command, _environment(os.environ, folder), folder, LIMIT_S)
-    version = _OPEN_MPI.search(ended.output)
-    if version is None or ended.status is None:
-        return {}
-    parent = str(ended.found["parent"]) if ended.found else "is ended"
-    return {"open_mpi": version[1], "parent_of_a_dead_worker": parent}
 
 
 def _pythons(runtime: TensorRtLlm) -> list[str]:
