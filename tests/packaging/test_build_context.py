@@ -16,7 +16,7 @@ from tests.support.warm_python import run_warm
 pytestmark = pytest.mark.server
 
 TRUSS = Path(sys.executable).with_name("truss")
-LIMIT_BYTES = 2_050_000
+LIMIT_BYTES = 4_000_000
 CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__")
 ENVIRONMENTS = (".venv", ".venv-clients", ".venv-dynamo", ".venv-fleet")
 
