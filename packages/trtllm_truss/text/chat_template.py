@@ -227,7 +227,14 @@ class ChatTemplate:
             return self._template.render({**variables, "messages": messages})
         except TemplateError as error:
             reason = error.message or type(error).__name__
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             # Such a message can quote the conversation; its kind has to do.
             reason = type(error).__name__
         raise InvalidRequest(

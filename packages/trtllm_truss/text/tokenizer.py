@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from trtllm_truss.artifacts.listing import select_tokenizer
+from trtllm_truss.conversation.templates import ModelTemplates
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
@@ -60,6 +61,7 @@ class TextTokenizer:
         special_ids: ids of special tokens, hidden in decoded text by default.
         sampling: the authors' sampling defaults; see `TokenizerParts`.
         chat_template: the source of the chat template, and of the one for tools if they differ.
+        templates: the chat templates, and what they show; None without one.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
@@ -82,6 +84,10 @@ class TextTokenizer:
             name: (ChatTemplate(source), ControlTokens(special.values(), source))
             for name, source in parts.chat_templates.items()
         }
+        compiled = {name: template for name, (template, _) in self._chat_templates.items()}
+        self.templates = (
+            ModelTemplates(compiled, self._named_tokens) if "default" in compiled else None
+        )
         self._decodings = {(True, _NONE_SHOWN): choose_decoding(self._backend)}
         self._token_texts: dict[int, str] = {}
 

@@ -1,0 +1,67 @@
+"""The form in which a conversation is written for one chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The choices of a writer. The defaults are the form that `transformers` documents.
+
+    Attributes:
+        tool_template: use the template named `tool_use` for requests with tools, or for those
+            with calls too.
+        parts: roles whose content is a list of parts instead of a text.
+        system: leave system messages where they are, append later ones to the first, or put all
+            into the user's text.
+        joins: join neighbouring turns of one role.
+        opens_with_user: text of the user's turn that is put before a conversation begun by the
+            assistant; None for no such turn.
+        after_result: text of the assistant's turn that is put between a result and the user's
+            turn; None for no such turn.
+        drops_blank: leave out turns without text and calls.
+        calls: write calls by the template, or into the text as the model would.
+        results: write results of calls in the text as results, or as the user's text.
+        blank: content of a turn with calls and no text: None, an empty text, or no key.
+        splits_text: write text and calls of one turn as two turns.
+        one_call: write one call per turn, each followed by its result.
+        arguments: write arguments as an object, as JSON in a text, or as an object of texts.
+        odd_arguments: write arguments that are no object as their text, or in an object.
+        ids: write ids of calls as given, as nine letters and digits, or as `functions.NAME:N`.
+        named_results: add the function's name to results.
+        orphans: write results without their call as results, or as the user's text.
+        reasoning: key of the reasoning; `part` and `parts` for a part of the content, whose
+            `thinking` is a text or a list of parts; empty to leave it out.
+        tools: give the template its variable `tools` or `xml_tools`, a system message with a key
+            `tools` that holds functions as JSON or as a list, or a text that describes them.
+        empty_tools: give a request without tools an empty list of them instead of None.
+        fills_description: give each function a description.
+        fills_parameters: give each function parameters, and these properties.
+        simple_types: reduce schemas of parameters to types that every template knows.
+    """
+
+    tool_template: Literal["tools", "calls"] = "tools"
+    parts: frozenset[str] = frozenset()
+    system: Literal["anywhere", "first", "user"] = "anywhere"
+    joins: bool = False
+    opens_with_user: str | None = None
+    after_result: str | None = None
+    drops_blank: bool = False
+    calls: Literal["template", "text"] = "template"
+    results: Literal["tool", "user"] = "tool"
+    blank: Literal["none", "empty", "absent"] = "none"
+    splits_text: bool = False
+    one_call: bool = False
+    arguments: Literal["object", "text", "texts"] = "object"
+    odd_arguments: Literal["text", "object"] = "text"
+    ids: Literal["given", "short", "functions"] = "given"
+    named_results: bool = False
+    orphans: Literal["tool", "user"] = "tool"
+    reasoning: str = "reasoning_content"
+    tools: Literal["variable", "xml_tools", "system_json", "system_list", "text"] = "variable"
+    empty_tools: bool = False
+    fills_description: bool = False
+    fills_parameters: bool = False
+    simple_types: bool = False

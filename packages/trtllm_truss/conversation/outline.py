@@ -1,0 +1,237 @@
+"""The outline of a conversation, and a marked conversation of the same outline.
+
+Whether a template shows a text depends on where it stands, not on what it says. So a form is proven
+for an outline: a conversation with marker words at the same places is rendered, and each marker
+must be in the prompt.
+
+An outline is short for a long conversation: of equal steps (a turn of the assistant with its
+results), and of equal rounds (from one user's turn to the next), three stay; of many different
+ones the first, the last, and one of each other kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from trtllm_truss.conversation import Turn
+from trtllm_truss.conversation.writing import find_calls
+
+_KEPT_EQUAL = 3
+_KEPT_FIRST, _KEPT_LAST = 2, 3
+
+T = TypeVar("T", bound=Hashable)
+
+
+CallOutline = Literal["arguments", "every type", "no arguments", "no object"]
+"""The arguments of a call. An outline of real turns does not tell types of values apart."""
+
+
+class TurnOutline(NamedTuple):
+    """One turn.
+
+    Attributes:
+        text: `none`, `blank` or `text`.
+        answers: the place of the call that a result answers in its step; None without.
+        has_name: a result or a message names its function or its author.
+    """
+
+    role: str
+    text: str = "text"
+    reasons: bool = False
+    calls: tuple[CallOutline, ...] = ()
+    answers: int | None = None
+    has_name: bool = False
+
+
+Outline = tuple[TurnOutline, ...]
+
+
+def outline_of(turns: Sequence[Turn]) -> Outline:
+    """Return the outline of a conversation."""
+    steps: list[Outline] = []
+    calls = find_calls(turns)
+    for turn, call in zip(turns, calls, strict=True):
+        outline = _turn(turn, None if call is None else call[1])
+        if outline.role == "tool" and steps:
+            steps[-1] = (*steps[-1], outline)
+        else:
+            steps.append((outline,))
+    rounds: list[tuple[Outline, ...]] = []
+    for step in steps:
+        opens = step[0].role == "user" and not (rounds and rounds[-1][-1][0].role == "user")
+        if opens or not rounds:
+            rounds.append((step,))
+        else:
+            rounds[-1] = (*rounds[-1], step)
+    short = _shortened([_shortened(each) for each in rounds])
+    return tuple(turn for steps in short for step in steps for turn in step)
+
+
+def _turn(turn: Turn, answers: int | None) -> TurnOutline:
+    text = turn.get("content")
+    return TurnOutline(
+        turn["role"],
+        "none" if text is None else "text" if text.strip() else "blank",
+        bool(turn.get("reasoning_content")),
+        tuple(map(_arguments, turn.get("tool_calls", ()))),
+        answers,
+        "name" in turn,
+    )
+
+
+def _arguments(call: Mapping[str, Any]) -> CallOutline:
+    arguments = call["function"]["arguments"]
+    if not isinstance(arguments, Mapping):
+        return "no object"
+    return "arguments" if arguments else "no arguments"
+
+
+def _shortened(items: Sequence[T]) -> tuple[T, ...]:
+    kept: list[T] = []
+    for item in items:
+        if kept[-_KEPT_EQUAL:] != [item] * _KEPT_EQUAL:
+            kept.append(item)
+    if len(kept) <= _KEPT_FIRST + _KEPT_LAST:
+        return tuple(kept)
+    ends = [*kept[:_KEPT_FIRST], *kept[-_KEPT_LAST:]]
+    middle = [item for item in dict.fromkeys(kept) if item not in ends]
+    return (*kept[:_KEPT_FIRST], *middle, *kept[-_KEPT_LAST:])
+
+
+class Mark(NamedTuple):
+    """A marker word.
+
+    Attributes:
+        what: the kind of text that it stands for, for messages: `text`, `reasoning`, `call` …
+        turn: its turn's outline; None for a function.
+        where: for reasoning, its place; see `reasoning_place`.
+    """
+
+    word: str
+    what: str
+    turn: TurnOutline | None = None
+    where: str = ""
+
+
+_WRITTEN_PART = re.compile(r"""['"]type\\?['"]: ?\\?['"](text|thinking)\\?['"]""")
+
+
+@dataclass
+class Marked:
+    """A conversation of marker words.
+
+    Attributes:
+        marks: every marker in it.
+        keys: those that are names of arguments.
+    """
+
+    turns: list[Turn] = field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+    marks: list[Mark] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+
+    @property
+    def may_show_none(self) -> bool:
+        calls = (mark.turn.calls for mark in self.marks if mark.turn)
+        return bool(self.tools) or any("every type" in each for each in calls)
+
+    def word(self, what: str, turn: TurnOutline | None = None, where: str = "") -> str:
+        """Add a marker; return its word."""
+        word = f"qz{len(self.marks):03}w"
+        self.marks.append(Mark(word, what, turn, where))
+        return word
+
+    def lost(self, prompt: str) -> list[Mark]:
+        """Return the markers that a prompt does not hold."""
+        return [mark for mark in self.marks if mark.word not in prompt]
+
+    def leaks(self, prompt: str) -> bool:
+        """Return whether a prompt shows a list of parts as code, not its texts."""
+        return _WRITTEN_PART.search(prompt) is not None
+
+    def blemishes(self, prompt: str) -> int:
+        """Count what a prompt should not hold: a written None, and arguments encoded oddly.
+
+        Arguments are odd as JSON within JSON, or as Python writes a dictionary. Functions may be
+        described with None, and an argument may be None.
+        """
+        count = 0 if self.may_show_none else len(re.findall(r"\bNone\b", prompt))
+        for key in self.keys:
+            count += f'\\"{key}' in prompt
+            count += f"'{key}'" in prompt
+        return count
+
+
+def mark(outline: Outline, *, with_tools: bool = False) -> Marked:
+    """Build a marked conversation."""
+    marked = Marked()
+    last_user = max((at for at, turn in enumerate(outline) if turn.role == "user"), default=-1)
+    ids: list[str] = []
+    for place, turn in enumerate(outline):
+        made: Turn = {"role": turn.role}
+        if turn.text != "none":
+            made["content"] = "" if turn.text == "blank" else marked.word("text", turn)
+        if turn.reasons:
+            where = reasoning_place(turn, after_last_user=place > last_user)
+            made["reasoning_content"] = marked.word("reasoning", turn, where)
+        if turn.role == "tool":
+            unknown = turn.answers is None or turn.answers >= len(ids)
+            made["tool_call_id"] = f"orphan{place}" if unknown else ids[turn.answers or 0]
+        else:
+            ids = [f"call_{place}_{at}" for at, _ in enumerate(turn.calls)]
+        if turn.calls:
+            made["tool_calls"] = [
+                _call(id_, call, marked, turn) for id_, call in zip(ids, turn.calls, strict=True)
+            ]
+        if turn.has_name:
+            made["name"] = f"name{place}"
+        marked.turns.append(made)
+    if with_tools:
+        marked.tools = [tool(marked)]
+    return marked
+
+
+def reasoning_place(turn: TurnOutline, *, after_last_user: bool) -> str:
+    """Name the place of a turn's reasoning, as far as templates distinguish it."""
+    kind = "answer"
+    if turn.calls:
+        kind = "call" if turn.text != "text" else "text and call"
+    return kind if after_last_user else f"earlier {kind}"
+
+
+def _call(id_: str, call: CallOutline, marked: Marked, turn: TurnOutline) -> dict[str, Any]:
+    def word() -> str:
+        return marked.word("arguments", turn)
+
+    name = marked.word("call", turn)
+    arguments: Any = {}
+    if call == "no object":
+        arguments = f'{{"cut": "{word()}'
+    elif call != "no arguments":
+        arguments[word()] = word()
+        marked.keys += arguments
+    if call == "every type":
+        arguments |= {"number": 7, "boolean": True, "null": None, "list": [word()]}
+        arguments["object"] = {"inner": word()}
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tool(marked: Marked) -> dict[str, Any]:
+    """Return a function with a description and one parameter."""
+    return {
+        "type": "function",
+        "function": {
+            "name": marked.word("function"),
+            "description": marked.word("description"),
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    marked.word("parameter"): {"type": "string", "description": "a text"}
+                },
+                "required": [],
+            },
+        },
+    }

@@ -1,0 +1,712 @@
+"""Find by trial what a chat template shows, and in which form.
+
+Each question is one marked conversation, or a few, and the forms to try, in the order in which
+`transformers` and the authors of models use them. The first form that renders and shows every
+marker is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, NamedTuple, Protocol
+
+from trtllm_truss.conversation.form import Form
+from trtllm_truss.conversation.outline import (
+    CallOutline,
+    Mark,
+    Marked,
+    Outline,
+    TurnOutline,
+    mark,
+    tool,
+)
+from trtllm_truss.conversation.writing import Written, write
+from trtllm_truss.errors import InvalidRequest
+
+MAX_PROBE_S = 2.0
+"""Time for all questions; a template takes milliseconds."""
+
+
+class Template(Protocol):
+    """A compiled chat template, within limits of time and size."""
+
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """Render the prompt.
+
+        Raises:
+            InvalidRequest: the template rejects these messages, or fails on them.
+        """
+
+    def render_open(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> str:
+        """Render the prompt up to the end of the last message's text.
+
+        Raises:
+            InvalidRequest: as for `render`, or the template does not end a prompt there.
+        """
+
+
+Templates = Mapping[str, Template]
+"""A model's templates: `default`, and `tool_use` where it has one."""
+
+
+def render_written(
+    templates: Templates,
+    written: Written,
+    variables: Mapping[str, Any],
+    *,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+) -> str:
+    """Render what was written.
+
+    Raises:
+        InvalidRequest: the template rejects it, or fails on it.
+    """
+    template = templates.get(written.template) or templates["default"]
+    context = {
+        **variables,
+        **written.variables,
+        "add_generation_prompt": add_generation_prompt,
+    }
+    render = template.render_open if continue_final_message else template.render
+    return render(written.messages, context)
+
+
+class Outcome(NamedTuple):
+    """The result of one rendering.
+
+    Attributes:
+        error: the refusal; None for a prompt.
+        lost: the markers that the prompt lacks.
+        blemishes: see `Marked.blemishes`.
+    """
+
+    error: InvalidRequest | None
+    lost: Sequence[Mark]
+    blemishes: int = 0
+
+    @property
+    def shows_all(self) -> bool:
+        return self.error is None and not self.lost
+
+    @property
+    def shows_texts(self) -> bool:
+        """Return whether every text but reasoning is in the prompt."""
+        return self.error is None and all(mark.what == "reasoning" for mark in self.lost)
+
+
+Render = Callable[[Written], str]
+
+
+def attempt(render: Render, marked: Marked, form: Form) -> Outcome:
+    """Render a marked conversation in a form."""
+    written = write(marked.turns, marked.tools, form)
+    try:
+        prompt = render(written)
+    except InvalidRequest as error:
+        return Outcome(error, marked.marks)
+    if marked.leaks(prompt):
+        return Outcome(None, marked.marks)
+    return Outcome(None, marked.lost(prompt), marked.blemishes(prompt))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Finding of one question.
+
+    Attributes:
+        question: the conversation that was rendered.
+        answer: `shown`, how it has to be written, or why it cannot be shown.
+        is_shown: whether it can be shown.
+        renders: their number.
+    """
+
+    question: str
+    answer: str
+    is_shown: bool
+    renders: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Findings about the chat templates of a model.
+
+    Attributes:
+        form: the form in which conversations are written.
+        reasoning_places: where reasoning is shown; see `outline.reasoning_place`.
+        continues: whether a prompt can end with the text of the last message.
+        blemishes: of a plain conversation; see `Marked.blemishes`.
+        answers: one for each question.
+        took_s: time of all renderings.
+    """
+
+    form: Form = field(default_factory=Form)
+    reasoning_places: frozenset[str] = frozenset()
+    continues: bool = True
+    blemishes: int = 0
+    answers: tuple[Answer, ...] = ()
+    took_s: float = 0.0
+
+    @property
+    def renders(self) -> int:
+        return sum(answer.renders for answer in self.answers)
+
+
+_S, _U, _A = (TurnOutline(role) for role in ("system", "user", "assistant"))
+
+
+def _calls(*calls: CallOutline, text: str = "none", reasons: bool = False) -> TurnOutline:
+    return TurnOutline("assistant", text, reasons, calls)
+
+
+def _result(answers: int | None = 0) -> TurnOutline:
+    return TurnOutline("tool", answers=answers)
+
+
+_CALL, _RESULT = _calls("arguments"), _result()
+_THINKS = TurnOutline("assistant", reasons=True)
+_CALL_THINKS = _calls("arguments", reasons=True)
+_ALL_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+Change = Mapping[str, Any]
+_AS_IS: Change = {}
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A question.
+
+    Attributes:
+        name: the conversation in words.
+        outlines: conversations that one form must show.
+        changes: of the form, in the order of trial, each with the words of its answer.
+        tools: makes the functions offered; None for none.
+        applies: whether to ask, by the form so far.
+    """
+
+    name: str
+    outlines: Sequence[Outline]
+    changes: Sequence[tuple[Change, str]] = ()
+    tools: Callable[[Marked], list[dict[str, Any]]] | None = None
+    applies: Callable[[Form], bool] = field(default=lambda form: True)
+
+    def conversations(self) -> list[Marked]:
+        made = []
+        for outline in self.outlines:
+            marked = mark(outline)
+            if self.tools is not None:
+                marked.tools = self.tools(marked)
+            made.append(marked)
+        return made
+
+
+def _call_changes() -> Iterator[tuple[Change, str]]:
+    """Yield the forms of one call."""
+    ids = {"given": "", "short": "ids of nine characters", "functions": "ids with the name"}
+    named = {False: "", True: "results with the name"}
+    arguments = {"object": "", "text": "arguments as JSON text"}
+    blank = {"none": "", "empty": "with an empty text", "absent": "without content"}
+    for id_, is_named, argument, content in product(ids, named, arguments, blank):
+        change = {
+            "ids": id_,
+            "named_results": is_named,
+            "arguments": argument,
+            "blank": content,
+        }
+        words = (ids[id_], named[is_named], arguments[argument], blank[content])
+        yield change, ", ".join(filter(None, words))
+
+
+_IN_TEXT: Sequence[tuple[Change, str]] = [
+    ({"calls": "text"}, "in the text"),
+    ({"calls": "text", "named_results": True}, "in the text, results with the name"),
+    ({"calls": "text", "results": "user"}, "in the text, results as the user's"),
+    (
+        {"calls": "text", "results": "user", "joins": True},
+        "in the text, results as the user's; turns of one role joined",
+    ),
+]
+
+
+def _native(form: Form) -> bool:
+    return form.calls == "template"
+
+
+def _by_template(form: Form) -> bool:
+    return form.tools != "text"
+
+
+def _one_tool(marked: Marked) -> list[dict[str, Any]]:
+    return [tool(marked)]
+
+
+def _bare_tools(marked: Marked) -> list[dict[str, Any]]:
+    """Return functions without description, without parameters, and without properties."""
+    described, named = tool(marked), tool(marked)
+    del described["function"]["parameters"]
+    del named["function"]["description"]
+    marked.marks = [mark for mark in marked.marks if mark.word in str([described, named])]
+    empty = {"name": marked.word("function"), "parameters": {"type": "object"}}
+    return [
+        described,
+        named,
+        {"type": "function", "function": empty},
+        {"type": "function", "function": {"name": marked.word("function")}},
+    ]
+
+
+def _odd_tools(marked: Marked) -> list[dict[str, Any]]:
+    """Return a function whose parameters have every kind of type that callers send."""
+    described = tool(marked)
+    described["function"]["parameters"]["properties"] |= {
+        "nullable": {"type": ["string", "null"], "description": "a text"},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "choice": {"enum": ["a", "b"]},
+        "any": {},
+        "unknown": {"type": "str"},
+        "list": {"type": "array"},
+        "objects": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"x": {"type": ["number", "null"]}}},
+        },
+        "map": {"type": "object", "additionalProperties": {"type": "string"}},
+        "referred": {"$ref": "#/$defs/x"},
+    }
+    return [described]
+
+
+def _all_tools(marked: Marked) -> list[dict[str, Any]]:
+    return [*_one_tool(marked), *_bare_tools(marked), *_odd_tools(marked)]
+
+
+_REASONING = {
+    "reasoning_content": "as reasoning_content",
+    "reasoning": "as reasoning",
+    "thinking": "as thinking",
+    "thought": "as thought",
+    "part": "as a part of the content",
+    "parts": "as a part of the content that holds parts",
+}
+
+_BLANK_USER, _BLANK_ANSWER = TurnOutline("user", "blank"), TurnOutline("assistant", "blank")
+_TEXT_AND_CALL = _calls("arguments", text="text")
+_TWO_CALLS = (_calls("arguments", "arguments"), _RESULT, _result(1))
+_EVERY_ARGUMENT = (_calls("every type"), _RESULT)
+_NO_ARGUMENT = (_calls("no arguments"), _RESULT)
+_ODD_ARGUMENTS = (_calls("no object"), _RESULT)
+
+_TEXTS = (
+    _Question(
+        "texts of user and assistant",
+        [(_U,), (_U, _A, _U)],
+        [
+            (_AS_IS, ""),
+            ({"parts": _ALL_ROLES}, "content as parts"),
+            ({"parts": frozenset({"user"})}, "the user's content as parts"),
+            ({"parts": frozenset({"assistant"})}, "the assistant's content as parts"),
+            ({"empty_tools": True}, "with an empty list of tools"),
+        ],
+    ),
+    _Question(
+        "a system message at the beginning",
+        [(_S, _U), (_S, _U, _A, _U)],
+        [
+            (_AS_IS, ""),
+            ({"parts": _ALL_ROLES}, "content as parts"),
+            ({"parts": frozenset({"system", "user"})}, "content as parts"),
+            ({"parts": frozenset({"user", "assistant", "tool"})}, "its content as a text"),
+            ({"system": "user"}, "in the user's text"),
+        ],
+    ),
+    _Question(
+        "system messages twice and in the middle",
+        [(_S, _S, _U, _S, _A, _S, _U, _S)],
+        [(_AS_IS, ""), ({"system": "first"}, "appended to the first")],
+        applies=lambda form: form.system == "anywhere",
+    ),
+    _Question(
+        "two turns of one role in a row",
+        [(_U, _U, _A, _A, _U)],
+        [(_AS_IS, ""), ({"joins": True}, "joined")],
+    ),
+    _Question(
+        "a conversation begun by the assistant",
+        [(_A, _U)],
+        [
+            (_AS_IS, ""),
+            ({"opens_with_user": ""}, "after an empty turn of the user"),
+            ({"opens_with_user": " "}, "after a blank turn of the user"),
+        ],
+    ),
+    _Question(
+        "an empty turn",
+        [(_U, _BLANK_ANSWER, _U), (_BLANK_USER, _A, _U)],
+        [(_AS_IS, ""), ({"drops_blank": True}, "left out")],
+    ),
+)
+_FUNCTIONS = (
+    _Question(
+        "functions",
+        [(_U,), (_S, _U)],
+        [
+            (_AS_IS, ""),
+            ({"fills_description": True, "fills_parameters": True}, "completed"),
+            ({"tools": "xml_tools"}, "in the variable xml_tools"),
+            ({"tools": "system_json"}, "as JSON under the system message's key tools"),
+            ({"tools": "system_list"}, "as a list under the system message's key tools"),
+            ({"tools": "text"}, "described in the text"),
+        ],
+        tools=_one_tool,
+    ),
+    _Question(
+        "functions without description or parameters",
+        [(_U,)],
+        [
+            (_AS_IS, ""),
+            ({"fills_description": True}, "with an empty description"),
+            ({"fills_parameters": True}, "with empty parameters"),
+            ({"fills_description": True, "fills_parameters": True}, "with empty ones"),
+        ],
+        tools=_bare_tools,
+        applies=_by_template,
+    ),
+    _Question(
+        "nullable and unknown types of parameters",
+        [(_U,)],
+        [(_AS_IS, ""), ({"simple_types": True}, "reduced to one type")],
+        tools=_odd_tools,
+        applies=_by_template,
+    ),
+)
+_FIRST_CALL_FORMS = 6
+"""The forms of calls by which a template that ignores them is told."""
+
+_ONE_CALL = _Question("a call and its result", [(_U, _CALL, _RESULT)])
+_CALLS = (
+    _Question(
+        "a call beside a text",
+        [(_U, _TEXT_AND_CALL, _RESULT)],
+        [(_AS_IS, ""), ({"splits_text": True}, "in a turn of its own")],
+    ),
+    _Question(
+        "two calls in one turn",
+        [(_U, *_TWO_CALLS)],
+        [
+            (_AS_IS, ""),
+            ({"one_call": True}, "each in a turn of its own, followed by its result"),
+        ],
+    ),
+    _Question(
+        "a result, then the user",
+        [(_U, _CALL, _RESULT, _U)],
+        [
+            (_AS_IS, ""),
+            ({"joins": True}, "joined"),
+            ({"after_result": ""}, "after an empty turn of the assistant"),
+            ({"after_result": " "}, "after a blank turn of the assistant"),
+        ],
+    ),
+    _Question(
+        "arguments of every type",
+        [(_U, *_EVERY_ARGUMENT)],
+        [
+            (_AS_IS, ""),
+            ({"arguments": "texts"}, "as texts"),
+            ({"arguments": "text"}, "as JSON text"),
+        ],
+        applies=_native,
+    ),
+    _Question(
+        "no arguments",
+        [(_U, *_NO_ARGUMENT)],
+        [(_AS_IS, ""), ({"arguments": "text"}, "as JSON text")],
+        applies=_native,
+    ),
+    _Question(
+        "arguments that are no object",
+        [(_U, *_ODD_ARGUMENTS)],
+        [(_AS_IS, ""), ({"odd_arguments": "object"}, "within an object")],
+        applies=_native,
+    ),
+    _Question(
+        "a result without its call",
+        [(_U, _A, _result(None), _U)],
+        [
+            (_AS_IS, ""),
+            ({"orphans": "user"}, "as the user's text"),
+            ({"orphans": "user", "joins": True}, "as the user's text, joined"),
+        ],
+        applies=_native,
+    ),
+)
+_BESIDE_FUNCTIONS = _Question(
+    "calls and results beside functions",
+    [(_U, _CALL, _RESULT, _A, _U)],
+    [(_AS_IS, ""), ({"tools": "text"}, "functions described in the text")],
+    tools=_one_tool,
+)
+
+
+class _Group(NamedTuple):
+    """Questions of which one rendering may answer all.
+
+    Attributes:
+        together: the conversations of all, to be tried first.
+    """
+
+    together: _Question
+    questions: Sequence[_Question]
+
+
+_TEXT_GROUP = _Group(
+    _Question(
+        "",
+        [
+            (_U,),
+            (_S, _S, _U, _S, _A, _S, _U, _U, _A, _A, _U, _BLANK_ANSWER, _BLANK_USER, _A, _U, _S),
+            (_A, _U),
+        ],
+    ),
+    _TEXTS,
+)
+_FUNCTION_GROUP = _Group(_Question("", [(_U,), (_S, _U)], tools=_all_tools), _FUNCTIONS)
+_CALL_GROUP = _Group(
+    _Question(
+        "",
+        [
+            (
+                *(_U, _TEXT_AND_CALL, _RESULT, *_TWO_CALLS, *_EVERY_ARGUMENT, *_NO_ARGUMENT),
+                *(*_ODD_ARGUMENTS, _U, _CALL, _RESULT, _A, _result(None), _U),
+            )
+        ],
+        tools=_one_tool,
+    ),
+    (*_CALLS, _BESIDE_FUNCTIONS),
+)
+
+_THOUGHTS = _calls("arguments", text="text", reasons=True)
+_REASONING_EVERYWHERE = (
+    *(_U, _THINKS, _U, _CALL_THINKS, _RESULT, _THOUGHTS, _RESULT, _A),
+    *(_U, _CALL_THINKS, _RESULT, _THOUGHTS, _RESULT, _THINKS),
+)
+_WHERE: tuple[tuple[str, Outline], ...] = (
+    ("call", (_U, _CALL_THINKS, _RESULT)),
+    ("answer", (_U, _THINKS)),
+    ("earlier answer", (_U, _THINKS, _U)),
+)
+
+
+class _Probe:
+    """Asks the questions of one model's templates."""
+
+    def __init__(
+        self, templates: Templates, variables: Mapping[str, Any], clock: Callable[[], float]
+    ) -> None:
+        self._templates = templates
+        self._variables = variables
+        self._clock = clock
+        self._began_s = clock()
+        self._renders = 0
+        self._failure, self._has_reacted = "", False
+        self.form = Form()
+        self.answers: list[Answer] = []
+        self.blemishes = 0
+
+    def render(self, written: Written, **options: bool) -> str:
+        self._renders += 1
+        return render_written(self._templates, written, self._variables, **options)
+
+    @property
+    def took_s(self) -> float:
+        return self._clock() - self._began_s
+
+    def ask_all(self, group: _Group) -> None:
+        """Ask the questions of a group."""
+        outcomes = [self._attempt(marked) for marked in group.together.conversations()]
+        if all(each.shows_all and not each.blemishes for each in outcomes):
+            for question in group.questions:
+                self._note(question.name, "shown", is_shown=True)
+        else:
+            for question in group.questions:
+                self.ask(question)
+
+    def ask_about_calls(self) -> None:
+        """Ask how calls are written: by the template, else in the text."""
+        best = None
+        for template in ("tools", "calls") if "tool_use" in self._templates else ("tools",):
+            best = best or self._best_call({"tool_template": template})
+        if best is None:
+            knows_tools = self.form.tools == "variable"
+            best = self._best(_ONE_CALL.conversations(), _IN_TEXT[0 if knows_tools else 2 :])
+        self._keep(_ONE_CALL.name, best)
+
+    def _best_call(self, template: Change) -> tuple[Form, str] | None:
+        conversations = _ONE_CALL.conversations()
+        changes = [({**template, **change}, words) for change, words in _call_changes()]
+        first, others = changes[:_FIRST_CALL_FORMS], changes[_FIRST_CALL_FORMS:]
+        best = self._best(conversations, first)
+        ignores_calls = not self._has_reacted
+        return best if best or ignores_calls else self._best(conversations, others)
+
+    def ask(self, question: _Question) -> None:
+        """Ask a question, and keep the change of the form that answers it best."""
+        if question.applies(self.form):
+            self._keep(question.name, self._best(question.conversations(), question.changes))
+
+    def _best(
+        self, conversations: Sequence[Marked], changes: Sequence[tuple[Change, str]]
+    ) -> tuple[Form, str] | None:
+        """Return the first form that shows all, with the fewest blemishes, and its words."""
+        best: tuple[int, Form, str] | None = None
+        tried: set[Form] = set()
+        self._failure, self._has_reacted = "", False
+        for change, words in changes:
+            form = replace(self.form, **change)
+            if form in tried:
+                continue
+            tried.add(form)
+            if self.took_s > MAX_PROBE_S:
+                self._failure = self._failure or "not asked: the template takes too long"
+                break
+            outcomes = [self._attempt(marked, form) for marked in conversations]
+            self._has_reacted |= any(map(_notices_calls, conversations, outcomes))
+            if not all(outcome.shows_all for outcome in outcomes):
+                self._failure = self._failure or _failure(outcomes)
+                continue
+            blemishes = sum(outcome.blemishes for outcome in outcomes)
+            if best is None or blemishes < best[0]:
+                best = (blemishes, form, words)
+            if not blemishes:
+                break
+        if best is None:
+            return None
+        if not self.answers:
+            self.blemishes = best[0]
+        return best[1:]
+
+    def _keep(self, name: str, best: tuple[Form, str] | None) -> None:
+        if best is None:
+            self._note(name, self._failure, is_shown=False)
+        else:
+            self.form, words = best
+            self._note(name, words or "shown", is_shown=True)
+
+    def _attempt(self, marked: Marked, form: Form | None = None) -> Outcome:
+        return attempt(self.render, marked, form or self.form)
+
+    def find_reasoning(self) -> frozenset[str]:
+        """Find the key of reasoning, and the places where it is shown."""
+        everywhere = mark(_REASONING_EVERYWHERE)
+        shown: set[str] = set()
+        for key, words in _REASONING.items():
+            if self.took_s > MAX_PROBE_S:
+                break
+            form = replace(self.form, reasoning=key)
+            outcome = self._attempt(everywhere, form)
+            if outcome.shows_texts:
+                lost = {mark.where for mark in outcome.lost}
+                shown = {mark.where for mark in everywhere.marks} - lost - {""}
+            elif outcome.error is not None:
+                form, shown = self._ask_each_place(form)
+            if shown:
+                self.form = form
+                places = ", ".join(sorted(shown))
+                self._note("reasoning", f"{words}, of: {places}", is_shown=True)
+                return frozenset(shown)
+        self._note("reasoning", "not shown", is_shown=False)
+        return frozenset()
+
+    def _ask_each_place(self, form: Form) -> tuple[Form, set[str]]:
+        """Find where reasoning is shown by a template that does not take it everywhere."""
+        found = {place for place, outline in _WHERE if self._attempt(mark(outline), form).shows_all}
+        if "call" not in found:
+            takes_calls = self._attempt(mark(_WHERE[0][1]), form).error is None
+            return form, found if takes_calls else set()
+        late: Outline = (_U, _THOUGHTS, _RESULT)
+        for change in (_AS_IS, {"splits_text": True}):
+            split = replace(form, **change)
+            if self._attempt(mark(late), split).shows_all:
+                form = split
+                found.add("text and call")
+                break
+        for place, outline in (
+            ("earlier call", (_U, _CALL_THINKS, _RESULT, _A, _U)),
+            ("earlier text and call", (_U, _THOUGHTS, _RESULT, _A, _U)),
+        ):
+            if self._attempt(mark(outline), form).shows_all:
+                found.add(place)
+        return form, found
+
+    def find_continuing(self) -> bool:
+        """Find whether a prompt can end with the text of the last message."""
+        marked = mark((_U, _A))
+        try:
+            prompt = self.render(
+                write(marked.turns, None, self.form),
+                add_generation_prompt=False,
+                continue_final_message=True,
+            )
+        except InvalidRequest as error:
+            self._note("a last message to continue", _reason(error), is_shown=False)
+            return False
+        continues = prompt.endswith(marked.marks[-1].word)
+        words = "shown" if continues else "something follows its text"
+        self._note("a last message to continue", words, is_shown=continues)
+        return continues
+
+    def _note(self, question: str, answer: str, *, is_shown: bool) -> None:
+        self.answers.append(Answer(question, answer, is_shown, self._renders))
+        self._renders = 0
+
+
+def _notices_calls(marked: Marked, outcome: Outcome) -> bool:
+    """Return whether a template refuses calls, or shows something of them."""
+    shown = (mark.what for mark in marked.marks if mark not in outcome.lost)
+    return outcome.error is not None or not {"call", "arguments"}.isdisjoint(shown)
+
+
+def _failure(outcomes: Iterable[Outcome]) -> str:
+    for outcome in outcomes:
+        if outcome.error is not None:
+            return _reason(outcome.error)
+        if outcome.lost:
+            kinds = dict.fromkeys(lost.what for lost in outcome.lost)
+            return f"not shown: {', '.join(kinds)}"
+    return "not shown"
+
+
+def _reason(error: InvalidRequest) -> str:
+    return f"refused: {error.message.partition(': ')[2] or error.message}"
+
+
+def probe(
+    templates: Templates,
+    variables: Mapping[str, Any],
+    clock: Callable[[], float] = time.monotonic,
+) -> Shape:
+    """Find what a model's chat template shows.
+
+    Args:
+        templates: with `default` at least.
+        variables: of every rendering, such as `bos_token`.
+    """
+    asking = _Probe(templates, variables, clock)
+    asking.ask_all(_TEXT_GROUP)
+    asking.ask_all(_FUNCTION_GROUP)
+    asking.ask_about_calls()
+    asking.ask_all(_CALL_GROUP)
+    places = asking.find_reasoning()
+    continues = asking.find_continuing()
+    return Shape(
+        asking.form,
+        places,
+        continues,
+        asking.blemishes,
+        tuple(asking.answers),
+        asking.took_s,
+    )

@@ -1,0 +1,467 @@
+"""Conversation and form to the messages and tools of a chat template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from trtllm_truss.conversation import Turn
+from trtllm_truss.conversation.form import Form
+
+CallWriter = Callable[[str, str], str]
+"""Writes a call as the model would: its function's name, and its arguments as JSON."""
+
+_DESCRIPTION = """\
+You can call these functions, each described by a JSON schema:
+<tools>
+{tools}
+</tools>
+
+To call a function, write its name and its arguments exactly in this form:
+{call}
+
+The results follow in the next message. Answer directly if no function is needed."""
+
+_SHORT_ID = re.compile(r"[0-9A-Za-z]{9}")
+"""The ids of Mistral's templates."""
+
+_TURN_BREAK = "\n\n"
+
+
+class Written(NamedTuple):
+    """Arguments of a chat template.
+
+    Attributes:
+        variables: that hold the tools.
+        template: `tool_use` for the template of that name, if the model has one.
+    """
+
+    messages: list[dict[str, Any]]
+    variables: dict[str, Any]
+    template: str
+
+
+def write_as_json(name: str, arguments: str) -> str:
+    """Write a call as one JSON object."""
+    return f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}'
+
+
+def write(
+    turns: Sequence[Turn],
+    tools: Sequence[Mapping[str, Any]] | None,
+    form: Form,
+    write_call: CallWriter = write_as_json,
+) -> Written:
+    """Write a conversation.
+
+    Args:
+        turns: the conversation, which stays unchanged.
+        tools: OpenAI's descriptions of functions; None or empty for none.
+        write_call: writes calls into the text where the form asks for it.
+    """
+    written = _identified([dict(turn) for turn in turns])
+    has_calls = any("tool_calls" in turn for turn in written)
+    if has_calls or form.orphans == "user":
+        written = _with_calls(written, form, write_call)
+    if tools and form.tools == "text":
+        written = _described(written, tools, write_call)
+    if form.system != "anywhere":
+        written = _with_system_first(written)
+    if form.system == "user":
+        written = _with_system_as_user(written)
+    written = _in_order(written, form)
+    ids = _new_ids(written, form.ids)
+    messages = [_message(turn, form, ids) for turn in written]
+    variables: dict[str, Any] = {"tools": [] if form.empty_tools else None}
+    if tools and form.tools != "text":
+        shown = [_shown_tool(tool, form) for tool in tools]
+        if form.tools.startswith("system"):
+            _tools_into_system(messages, shown, form)
+        else:
+            variables["tools" if form.tools == "variable" else form.tools] = shown
+    uses_tools = bool(tools) or (has_calls and form.tool_template == "calls")
+    return Written(messages, variables, "tool_use" if uses_tools else "default")
+
+
+def _with_calls(turns: list[Turn], form: Form, write_call: CallWriter) -> list[Turn]:
+    """Write calls and results by the template, or as text."""
+    if form.named_results:
+        turns = _with_names(turns)
+    if form.calls == "text":
+        turns = _calls_as_text(turns, write_call)
+        if form.results == "user":
+            turns = _results_as_text(turns)
+    elif form.orphans == "user":
+        turns = _orphans_as_text(turns)
+    return turns
+
+
+def _in_order(turns: list[Turn], form: Form) -> list[Turn]:
+    """Join, split, leave out and add turns."""
+    if form.drops_blank:
+        turns = [turn for turn in turns if not _is_blank(turn)]
+    if form.joins:
+        turns = _joined(turns)
+    if form.splits_text or form.one_call:
+        turns = _split(turns, form)
+    if form.after_result is not None:
+        turns = _with_turns_after_results(turns, form.after_result)
+    if form.opens_with_user is not None:
+        turns = _opened_by_user(turns, form.opens_with_user)
+    return turns
+
+
+def has_text(turn: Turn) -> bool:
+    """Return whether a turn has a text that is not blank."""
+    return bool((turn.get("content") or "").strip())
+
+
+def _is_blank(turn: Turn) -> bool:
+    return not (has_text(turn) or turn.get("tool_calls") or turn["role"] == "tool")
+
+
+def _identified(turns: list[Turn]) -> list[Turn]:
+    """Give an id to calls without one, and to results without one those of calls, in order."""
+    unanswered: list[str] = []
+    count = 0
+    for turn in turns:
+        if calls := turn.get("tool_calls"):
+            turn["tool_calls"] = calls = [
+                call if call.get("id") else {"id": f"call_{count + place}", **call}
+                for place, call in enumerate(calls)
+            ]
+            count += len(calls)
+            unanswered = [call["id"] for call in calls]
+        elif turn["role"] == "tool":
+            if not turn.get("tool_call_id") and unanswered:
+                turn["tool_call_id"] = unanswered[0]
+            if (id_ := turn.get("tool_call_id")) in unanswered:
+                unanswered.remove(id_)
+    return turns
+
+
+def find_calls(turns: Sequence[Turn]) -> list[tuple[int, int] | None]:
+    """Find the call of each turn that is a result.
+
+    Returns:
+        For each turn, the places of the turn before it with the call, and of the call in it; None
+        for turns that are no results, and for results that follow no turn with their call.
+    """
+    found: list[tuple[int, int] | None] = []
+    open_calls: dict[str, tuple[int, int]] = {}
+    in_order: list[tuple[int, int]] = []
+    for place, turn in enumerate(turns):
+        answered = None
+        if turn["role"] != "tool":
+            in_order = [(place, at) for at, _ in enumerate(turn.get("tool_calls", ()))]
+            ids = [call.get("id") for call in turn.get("tool_calls", ())]
+            open_calls = {id_: at for id_, at in zip(ids, in_order, strict=True) if id_}
+        elif id_ := turn.get("tool_call_id"):
+            answered = open_calls.get(id_)
+        elif in_order:
+            answered = in_order[0]
+        if answered in in_order:
+            in_order.remove(answered)
+        found.append(answered)
+    return found
+
+
+def _with_names(turns: list[Turn]) -> list[Turn]:
+    """Give results the names of their functions."""
+    for turn, call in zip(turns, find_calls(turns), strict=True):
+        if call is not None:
+            place, at = call
+            turn.setdefault("name", turns[place]["tool_calls"][at]["function"]["name"])
+    return turns
+
+
+def _calls_as_text(turns: list[Turn], write_call: CallWriter) -> list[Turn]:
+    for turn in turns:
+        if calls := turn.pop("tool_calls", None):
+            written = [
+                write_call(call["function"]["name"], json_text(call["function"]["arguments"]))
+                for call in calls
+            ]
+            said = [turn["content"]] if has_text(turn) else []
+            turn["content"] = "\n".join([*said, *written])
+    return turns
+
+
+def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:
+    """Put results in a row into one turn of the user."""
+    adapted: list[Turn] = []
+    for are_results, group in groupby(turns, lambda turn: turn["role"] == "tool"):
+        if are_results:
+            text = _responses(turn.get("content", "") for turn in group)
+            adapted.append({"role": "user", "content": text})
+        else:
+            adapted += group
+    return adapted
+
+
+def _orphans_as_text(turns: Sequence[Turn]) -> list[Turn]:
+    calls = find_calls(turns)
+    return [
+        {"role": "user", "content": _responses([turn.get("content", "")])}
+        if turn["role"] == "tool" and call is None
+        else turn
+        for turn, call in zip(turns, calls, strict=True)
+    ]
+
+
+def _responses(results: Iterable[str]) -> str:
+    return "\n".join(f"<tool_response>\n{result}\n</tool_response>" for result in results)
+
+
+def _described(
+    turns: list[Turn], tools: Sequence[Mapping[str, Any]], write_call: CallWriter
+) -> list[Turn]:
+    """Describe functions in the first system message."""
+    example = write_call("FUNCTION", '{"ARGUMENT": VALUE}')
+    listed = "\n".join(json.dumps(_function(tool), ensure_ascii=False) for tool in tools)
+    text = _DESCRIPTION.format(tools=listed, call=example)
+    place = next((at for at, turn in enumerate(turns) if turn["role"] == "system"), None)
+    if place is None:
+        return [{"role": "system", "content": text}, *turns]
+    own = turns[place].get("content", "")
+    turns[place]["content"] = f"{own}{_TURN_BREAK}{text}"
+    return turns
+
+
+def _with_system_first(turns: Sequence[Turn]) -> list[Turn]:
+    """Join all system messages to one at the beginning."""
+    texts = [turn["content"] for turn in turns if turn["role"] == "system" and "content" in turn]
+    others = [turn for turn in turns if turn["role"] != "system"]
+    if len(others) == len(turns):
+        return others
+    return [{"role": "system", "content": _TURN_BREAK.join(filter(str.strip, texts))}, *others]
+
+
+def _with_system_as_user(turns: list[Turn]) -> list[Turn]:
+    """Put the system message that begins a conversation into the user's first turn."""
+    if not turns or turns[0]["role"] != "system":
+        return turns
+    system, *others = turns
+    text = system.get("content", "")
+    if others and others[0]["role"] == "user":
+        own = others[0].get("content", "")
+        both = _TURN_BREAK.join(filter(str.strip, [text, own]))
+        return [{**others[0], "content": both}, *others[1:]]
+    return [{"role": "user", "content": text}, *others] if text.strip() else others
+
+
+def _joined(turns: Sequence[Turn]) -> list[Turn]:
+    joined: list[Turn] = []
+    for turn in turns:
+        last: Turn = joined[-1] if joined else {"role": ""}
+        if turn["role"] == "tool" or turn["role"] != last["role"]:
+            joined.append(turn)
+            continue
+        for key in ("reasoning_content", "content"):
+            texts = [each[key] for each in (last, turn) if (each.get(key) or "").strip()]
+            if texts:
+                last[key] = _TURN_BREAK.join(texts)
+        if calls := [*last.get("tool_calls", ()), *turn.get("tool_calls", ())]:
+            last["tool_calls"] = calls
+    return joined
+
+
+def _split(turns: Sequence[Turn], form: Form) -> list[Turn]:
+    """Split turns with text and calls, or with several calls."""
+    split: list[Turn] = []
+    place = 0
+    while place < len(turns):
+        turn = turns[place]
+        place += 1
+        calls = turn.get("tool_calls")
+        if not calls:
+            split.append(turn)
+            continue
+        if form.splits_text and has_text(turn):
+            split.append({"role": turn["role"], "content": turn["content"]})
+            turn = {key: value for key, value in turn.items() if key != "content"}
+        if not form.one_call or len(calls) == 1:
+            split.append(turn)
+            continue
+        results = []
+        while place < len(turns) and turns[place]["role"] == "tool":
+            results.append(turns[place])
+            place += 1
+        for call in calls:
+            split.append({**turn, "tool_calls": [call]})
+            turn = {"role": turn["role"]}
+            own = [result for result in results if result.get("tool_call_id") == call["id"]]
+            split += own
+            results = [result for result in results if result not in own]
+        split += results
+    return split
+
+
+def _with_turns_after_results(turns: Sequence[Turn], text: str) -> list[Turn]:
+    adapted: list[Turn] = []
+    for turn in turns:
+        if turn["role"] == "user" and adapted and adapted[-1]["role"] == "tool":
+            adapted.append({"role": "assistant", "content": text})
+        adapted.append(turn)
+    return adapted
+
+
+def _opened_by_user(turns: list[Turn], text: str) -> list[Turn]:
+    at = 1 if turns and turns[0]["role"] == "system" else 0
+    if at < len(turns) and turns[at]["role"] == "user":
+        return turns
+    return [*turns[:at], {"role": "user", "content": text}, *turns[at:]]
+
+
+def _new_ids(turns: Sequence[Turn], ids: str) -> Mapping[str, str]:
+    """Return the written ids of calls by the caller's; equal ids stay equal."""
+    new: dict[str, str] = {}
+    if ids == "given":
+        return new
+    for turn in turns:
+        for call in turn.get("tool_calls", ()):
+            if ids == "short":
+                new[call["id"]] = _short(call["id"])
+            else:
+                new[call["id"]] = f"functions.{call['function']['name']}:{len(new)}"
+        id_ = turn.get("tool_call_id")
+        if id_ and id_ not in new and ids == "short":
+            new[id_] = _short(id_)
+    return new
+
+
+def _short(id_: str) -> str:
+    known = _SHORT_ID.fullmatch(id_)
+    return id_ if known else hashlib.sha256(id_.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+
+def _message(turn: Turn, form: Form, ids: Mapping[str, str]) -> dict[str, Any]:
+    """Write one turn."""
+    message = dict(turn)
+    role, text, calls = turn["role"], turn.get("content"), turn.get("tool_calls")
+    reasoning = message.pop("reasoning_content", None)
+    if calls:
+        message["tool_calls"] = [_call(call, form, ids) for call in calls]
+        if not has_text(turn):
+            text = message["content"] = "" if form.blank == "empty" else None
+            if form.blank == "absent":
+                del message["content"]
+    elif text is None:
+        text = message["content"] = ""
+    if (id_ := turn.get("tool_call_id")) and id_ in ids:
+        message["tool_call_id"] = ids[id_]
+    if role in form.parts and text is not None:
+        message["content"] = [{"type": "text", "text": text}]
+    if reasoning and role == "assistant" and form.reasoning:
+        if form.reasoning in ("part", "parts"):
+            thought: Any = reasoning
+            if form.reasoning == "parts":
+                thought = [{"type": "text", "text": reasoning}]
+            said = [{"type": "text", "text": text}] if text else []
+            message["content"] = [{"type": "thinking", "thinking": thought}, *said]
+        else:
+            message[form.reasoning] = reasoning
+    return message
+
+
+def _call(call: Mapping[str, Any], form: Form, ids: Mapping[str, str]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    if not isinstance(arguments, Mapping):
+        if form.odd_arguments == "object":
+            arguments = {"arguments": arguments}
+    elif form.arguments == "text":
+        arguments = json_text(arguments)
+    elif form.arguments == "texts":
+        arguments = {name: json_text(value) for name, value in arguments.items()}
+    id_ = call["id"]
+    return {**call, "id": ids.get(id_, id_), "function": {**function, "arguments": arguments}}
+
+
+def json_text(value: Any) -> str:
+    """Return a text as it is, and another value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function")
+    return function if isinstance(function, Mapping) else tool
+
+
+def _shown_tool(tool: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
+    """Return a tool as the template shows it."""
+    function = dict(_function(tool))
+    nulls = [key for key, value in function.items() if value is None]
+    if not (nulls or form.fills_description or form.fills_parameters or form.simple_types):
+        return tool
+    for key in nulls:
+        del function[key]
+    if form.fills_description and not function.get("description"):
+        function["description"] = ""
+    parameters = function.get("parameters")
+    if form.fills_parameters and not (parameters and parameters.get("properties")):
+        parameters = {"type": "object", "properties": {}, **(parameters or {})}
+    if form.simple_types and parameters:
+        parameters = simple_schema(parameters)
+    if parameters is not None:
+        function["parameters"] = parameters
+    return {**tool, "function": function} if "function" in tool else function
+
+
+def _tools_into_system(
+    messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]], form: Form
+) -> None:
+    """Put functions under the key `tools` of the first system message."""
+    functions: Any = [_function(tool) for tool in tools]
+    if form.tools == "system_json":
+        functions = json.dumps(functions, ensure_ascii=False)
+    first = next((each for each in messages if each["role"] == "system"), None)
+    if first is None:
+        blank = [{"type": "text", "text": ""}] if "system" in form.parts else ""
+        first = {"role": "system", "content": blank}
+        messages.insert(0, first)
+    first["tools"] = functions
+
+
+_TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object"})
+_CHOICES = ("anyOf", "oneOf", "allOf")
+
+
+def simple_schema(schema: Any) -> dict[str, Any]:
+    """Reduce a JSON schema to one with a single known type at each place.
+
+    Of several types or choices the first that is not null stays. Properties get a description.
+    """
+    if not isinstance(schema, Mapping):
+        return {"type": "string"}
+    simple = {key: value for key, value in schema.items() if key not in _CHOICES}
+    choices = [
+        choice
+        for key in _CHOICES
+        if isinstance(listed := schema.get(key), list)
+        for choice in listed
+        if isinstance(choice, Mapping) and choice.get("type") != "null"
+    ]
+    if choices:
+        simple = {**simple_schema(choices[0]), **simple}
+    types = simple.get("type")
+    named = types if isinstance(types, list) else [types]
+    known = [kind for kind in named if isinstance(kind, str) and kind in _TYPES]
+    guess = next((kind for key, kind in _BY_KEY.items() if key in simple), "string")
+    simple["type"] = kind = known[0] if known else guess
+    if kind == "object" and isinstance(simple.get("properties"), Mapping):
+        simple["properties"] = {
+            name: {"description": "", **simple_schema(value)}
+            for name, value in simple["properties"].items()
+        }
+    if kind == "array":
+        simple["items"] = simple_schema(simple.get("items", {}))
+    return simple
+
+
+_BY_KEY = {"properties": "object", "items": "array"}
+"""The type of a schema that names none, by a key that it has."""

@@ -1,0 +1,149 @@
+"""Findings about templates, each written here for one trait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from trtllm_truss.conversation.form import Form
+from trtllm_truss.conversation.probing import MAX_PROBE_S, Shape, probe
+from trtllm_truss.conversation.templates import ModelTemplates
+from trtllm_truss.text.chat_template import ChatTemplate
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% endfor %}"
+CALLS = (
+    "{{ tools | tojson if tools else '' }}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]"
+    "{% endfor %}{% endfor %}"
+    "{{ '<assistant>' if add_generation_prompt else '' }}"
+)
+
+
+def shape_of(template: str) -> Shape:
+    return probe({"default": ChatTemplate(template)}, {"bos_token": "<s>"})
+
+
+def test_a_template_that_shows_all_is_written_as_transformers_does() -> None:
+    shape = shape_of(CALLS)
+    assert shape.form == Form()
+    assert all(answer.is_shown for answer in shape.answers if answer.question != "reasoning")
+    assert shape.renders <= 20
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (
+            "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
+            {"parts": frozenset({"system", "user", "assistant", "tool"})},
+        ),
+        (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+            + PLAIN,
+            {"system": "user"},
+        ),
+        (
+            "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+            "{{ raise_exception('first') }}{% endif %}{{ m.content }}{% endfor %}",
+            {"system": "first"},
+        ),
+        (
+            "{% for m in messages %}{% if (m.role == 'user') == (loop.index0 % 2 == 1) %}"
+            "{{ raise_exception('alternate') }}{% endif %}{{ m.content }}{% endfor %}",
+            {"joins": True, "opens_with_user": "", "calls": "text", "results": "user"},
+        ),
+        (
+            CALLS.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"),
+            {"one_call": True},
+        ),
+        (
+            CALLS.replace("c.function.arguments | tojson", "'' + c.function.arguments"),
+            {"arguments": "text"},
+        ),
+        (
+            CALLS.replace("{{ m.content or '' }}", "{{ m.content + '' }}"),
+            {"blank": "empty"},
+        ),
+        (
+            CALLS.replace("{{ m.content or '' }}", "{{ '' if m.tool_calls else m.content }}"),
+            {"splits_text": True},
+        ),
+        (
+            CALLS.replace("[{{ c.function.name }}", "[{{ c.id }}"),
+            {"ids": "functions"},
+        ),
+        (
+            CALLS.replace("{% for c in", "{{ m.thinking or '' }}{% for c in"),
+            {"reasoning": "thinking"},
+        ),
+        (
+            CALLS.replace("tools | tojson if tools else ''", "messages[0].tools or ''"),
+            {"tools": "system_json"},
+        ),
+        (
+            CALLS.replace("tools | tojson if tools", "tools[0].function.description + '' if tools"),
+            {"tools": "text"},
+        ),
+        (PLAIN, {"calls": "text", "results": "user", "tools": "text"}),
+    ],
+)
+def test_a_trait_is_found(template: str, found: dict[str, Any]) -> None:
+    form = shape_of(template).form
+    assert {name: getattr(form, name) for name in found} == found
+
+
+@pytest.mark.parametrize(
+    ("template", "answer"),
+    [
+        ("{{ raise_exception('never') }}", "refused: never"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refused: RecursionError"),
+        ("nothing", "not shown: text"),
+    ],
+)
+def test_a_template_that_shows_nothing_is_described(template: str, answer: str) -> None:
+    first = shape_of(template).answers[0]
+    assert (first.is_shown, first.answer) == (False, answer)
+
+
+def test_a_slow_template_is_not_asked_for_long() -> None:
+    class Slow:
+        renders = 0
+
+        def render(self, messages: Sequence[Any], variables: Any) -> str:
+            self.renders += 1
+            return ""
+
+        render_open = render
+
+    slow = Slow()
+    shape = probe({"default": slow}, {}, lambda: slow.renders * MAX_PROBE_S / 4)
+    assert slow.renders < 10
+    assert shape.form == Form()
+    assert "takes too long" in shape.answers[1].answer
+
+
+def test_a_marked_turn_shows_how_calls_are_written() -> None:
+    templates = ModelTemplates({"default": ChatTemplate(CALLS)}, {})
+    turn = templates.marked_turn(2)
+    assert turn is not None
+    assert turn.header == "<assistant>"
+    calls = "".join(
+        f'[{name} {{"{key}": "{value}"}}]'
+        for name, arguments in turn.calls
+        for key, value in arguments.items()
+    )
+    assert turn.text.startswith(turn.header + calls)
+    beside = templates.marked_turn(1, with_text=True)
+    assert beside is not None
+    assert beside.text.startswith(f"<assistant>{beside.content}[{beside.calls[0][0]} ")
+
+
+def test_a_template_without_calls_has_no_marked_turn() -> None:
+    templates = ModelTemplates({"default": ChatTemplate(PLAIN)}, {})
+    assert templates.marked_turn() is None
+    plain = templates.marked_turn(0, with_text=True)
+    assert plain is not None
+    assert plain.text == f"<assistant>{plain.content}"
