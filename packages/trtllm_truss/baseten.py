@@ -86,7 +86,7 @@ def needs_of(
             Need("tokenizer_repository", names[1], revision, source, tuple(tokenizer.paths()))
         )
     return found + [
-        Need(ADAPTER + each.name, each.repository, each.revision, each.source, each.files)
+        Need(ADAPTER + each.adapter.name, each.repository, each.revision, each.source, each.files)
         for each in adapters
     ]
 

@@ -10,8 +10,10 @@ import pytest
 from tests.artifacts.test_config_first import tokenizer_json
 from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.hub_server import HubServer
+from tests.support.lora import adapter_files, adapter_weights
 
 from trtllm_truss.cli.check import CheckReport, examine
+from trtllm_truss.engines.checkpoint.adapter_files import HEAD_BYTES
 from trtllm_truss.engines.host import Gpu, HostInfo
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preparation import ResolvedEngine, resolve_engine, supervised_limits
@@ -145,12 +147,8 @@ def test_check_without_a_gpu_takes_the_one_of_config_yaml(hub: HubServer, tmp_pa
     ]
 
 
-ADAPTER = {
-    "adapter_config.json": b'{"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}',
-    "adapter_model.safetensors": b"adapter",
-    "adapter_model.bin": b"x",
-    "README.md": b"x",
-}
+WEIGHTS = "adapter_model.safetensors"
+ADAPTER = {**adapter_files(), "adapter_model.bin": b"x", "README.md": b"x"}
 
 
 def test_adapters_are_fetched_with_the_checkpoint(hub: HubServer) -> None:
@@ -167,21 +165,18 @@ def test_adapters_are_fetched_with_the_checkpoint(hub: HubServer) -> None:
 def test_an_adapter_has_a_revision(hub: HubServer) -> None:
     repository = hub.add("org/sql", ADAPTER)
     first = repository.revisions["main"]
-    repository.commit({"adapter_model.safetensors": b"newer"})
+    repository.commit({WEIGHTS: adapter_weights(rank=4)})
     found = resolved(lora_adapters={"old": f"org/sql@{first}", "new": "org/sql"})
-    weights = {
-        name: (folder / "adapter_model.safetensors").read_bytes()
-        for name, folder in found.adapters.items()
-    }
-    assert weights == {"old": b"adapter", "new": b"newer"}
+    weights = {name: (folder / WEIGHTS).read_bytes() for name, folder in found.adapters.items()}
+    assert weights == {"old": ADAPTER[WEIGHTS], "new": adapter_weights(rank=4)}
 
 
 @pytest.mark.parametrize(
     ("files", "part"),
     [
-        ({**ADAPTER, "adapter_model.safetensors": b""}, "adapter_model.safetensors is missing or"),
+        ({**ADAPTER, WEIGHTS: b""}, "adapter_model.safetensors is missing or"),
         ({"adapter_model.bin": b"x"}, "adapter_config.json and adapter_model.safetensors is"),
-        ({**ADAPTER, "adapter_config.json": b"{}"}, "has peft_type None"),
+        ({**ADAPTER, "adapter_config.json": b"{}"}, "has peft_type null"),
     ],
 )
 def test_an_adapter_that_cannot_be_applied(
@@ -193,3 +188,55 @@ def test_an_adapter_that_cannot_be_applied(
     assert not hub.asked_for("*.safetensors", "GET")
     report = check(tmp_path, lora_adapters={"sql": "org/sql"})
     assert report.status == 3
+
+
+def test_check_reads_the_beginning_of_the_weights_by_one_request(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    large = {**ADAPTER, WEIGHTS: adapter_weights(rank=64, layers=range(2))}
+    assert len(large[WEIGHTS]) > 2 * HEAD_BYTES
+    hub.add("org/sql", large)
+    hub.forget()
+    assert check(tmp_path, lora_adapters={"sql": "org/sql"}).status == 0
+    (request,) = [each for each in hub.asked_for(f"*{WEIGHTS}", "GET") if each.status != 302]
+    assert (request.start, request.last, request.sent) == (0, HEAD_BYTES - 1, HEAD_BYTES)
+
+
+def test_the_beginning_of_the_whole_answer_of_a_server_without_ranges(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    hub.knows_no_ranges = True
+    hub.add("org/sql", {**ADAPTER, WEIGHTS: adapter_weights(rank=64)})
+    assert check(tmp_path, lora_adapters={"sql": "org/sql"}).status == 0
+
+
+def test_a_weight_that_no_release_applies_is_named_before_the_download(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    weights = adapter_weights(("self_attn.q_proj", "self_attn.q_a_proj"))
+    hub.add("org/sql", {**ADAPTER, WEIGHTS: weights})
+    report = check(tmp_path, lora_adapters={"sql": "org/sql"})
+    (found,) = [each for each in report.findings if each.severity.value == "error"]
+    assert found.code == "adapter_module"
+    assert found.message.startswith(
+        "lora_adapters.sql: adapter_model.safetensors holds base_model.model.model.layers.0."
+        "self_attn.q_a_proj.lora_A.weight for q_a_proj, which the LLM API does not adapt"
+    )
+    assert report.status == 3
+    with pytest.raises(SettingsError, match="for q_a_proj, which the LLM API does not adapt"):
+        resolved(lora_adapters={"sql": "org/sql"})
+    assert not hub.asked_for("*model-0000*", "GET")
+
+
+def test_a_damaged_adapter_is_named(hub: HubServer) -> None:
+    hub.add("org/sql", {**ADAPTER, WEIGHTS: ADAPTER[WEIGHTS][:-9]})
+    with pytest.raises(ArtifactError, match=r"^lora_adapters.sql 'org/sql': .* is damaged: its te"):
+        resolved(lora_adapters={"sql": "org/sql"})
+
+
+def test_an_adapter_that_is_here_is_read_here(hub: HubServer, tmp_path: Path) -> None:
+    hub.add("org/sql", ADAPTER)
+    resolved(lora_adapters={"sql": "org/sql"})
+    hub.forget()
+    assert check(tmp_path, lora_adapters={"sql": "org/sql"}).status == 0
+    assert not hub.asked_for(f"*{WEIGHTS}")

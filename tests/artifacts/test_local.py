@@ -31,6 +31,12 @@ def test_a_folder(tmp_path: Path) -> None:
     source = open_repository(str(tmp_path), None, setting="engine_repository", token=None)
     assert source.listing().sizes == {"a/b/file": 1}
     assert source.read("a/b/file") == b"x"
+    assert source.read_head("a/b/file", 0) == b""
+    assert source.read_head("a/b/file", 9) == b"x"
+    (tmp_path / "a/b/file").unlink()
+    with pytest.raises(ArtifactError, match=r"a/b/file cannot be read \(No such file"):
+        source.read_head("a/b/file", 9)
+    (tmp_path / "a/b/file").touch()
     assert fetch(str(tmp_path)) == tmp_path.resolve()
 
 

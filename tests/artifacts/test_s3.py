@@ -138,3 +138,13 @@ def test_no_credentials(s3: S3Server, cache: Path) -> None:
 def test_s3_has_no_revisions() -> None:
     with pytest.raises(SettingsError, match="engine_revision is 'v1', but only"):
         fetch_repository("s3://a/b", "v1")
+
+
+def test_the_beginning_of_an_object(s3: S3Server) -> None:
+    s3.upload("engines", "head", FILES)
+    source = open_on_s3("s3://engines/head", setting="lora_adapters.sql")
+    assert source.read_head("rank0.engine", 1000) == ENGINE[:1000]
+    assert source.read_head("config.json", 1000) == b"{}"
+    assert not source.present(["rank0.engine"])
+    source.fetch(["rank0.engine"])
+    assert source.read_head("rank0.engine", 1000) == ENGINE[:1000]

@@ -20,6 +20,7 @@ from tests.support.fake_llm_api import (
     fake_library,
     write_checkpoint,
 )
+from tests.support.lora import write_smollm2_adapter
 from tests.support.smollm2 import smollm2_file
 from tests.support.waiting import settles
 
@@ -39,10 +40,7 @@ def fleet(folder: Path) -> Iterator[Fleet]:
     adapters = {}
     for name in ("poet", "sql"):
         adapters[name] = str(folder / name)
-        (folder / name).mkdir()
-        content = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}
-        (folder / name / "adapter_config.json").write_text(json.dumps(content))
-        (folder / name / "adapter_model.safetensors").write_bytes(b"weights")
+        write_smollm2_adapter(folder / name)
     checkpoint = write_checkpoint(folder / "checkpoint", smollm2_file())
     config = config_for_checkpoint(checkpoint, lora_adapters=adapters)
     config = config.rename(folder / "adapters.yaml")

@@ -21,6 +21,7 @@ from huggingface_hub import constants
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.engine_configs import new_config, rank_names
 from tests.support.hub_server import HubServer, hub_server
+from tests.support.lora import adapter_files
 from tests.support.paths import ROOT
 from tools.docs.importing import importing_tables
 from tools.docs.tables import fill
@@ -228,10 +229,7 @@ def checked(
                 revision = section[key.replace("repository", "revision")] = "main"
             add(hub, name, files, revision)
     for name in metadata.get("lora_adapters", {}).values():
-        adapter = {
-            "adapter_config.json": b'{"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}'
-        }
-        add(hub, name, {**adapter, "adapter_model.safetensors": b"weights"}, "main")
+        add(hub, name, adapter_files(), "main")
     (folder / "checked.yaml").write_text(yaml.safe_dump(config))
     return examine(ROOT, folder / "checked.yaml")
 

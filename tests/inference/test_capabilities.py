@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
+from tests.support.lora import SQL
 
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings
-from trtllm_truss.engines.model_config import Adapter
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.preprocessing import Capabilities, validate_capabilities
 from trtllm_truss.request_fields import OPTIONS
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
-
-SQL = Adapter(8, frozenset({"attn_q"}))
 
 
 def engine_for(settings: Settings, version: str = "1.2.1") -> Engine:

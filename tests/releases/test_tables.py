@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
+from trtllm_truss.engines.checkpoint.adapters import AdapterModule
 from trtllm_truss.engines.checkpoint.arguments import LLM_ARGUMENTS, Argument, RuntimeKey
 from trtllm_truss.engines.checkpoint.weights import Architecture, Method, UnreadMethod, Unserved
 from trtllm_truss.engines.host import IMAGES, Image, MinimumDriver
@@ -57,6 +58,8 @@ TABLES: dict[str, Callable[..., Any]] = {
     "architectures.without_chunks": Fact,
     "architectures.without_reuse": Fact,
     "architectures.chunked_latents": Fact,
+    "architectures.without_adapters": Fact,
+    "adapters.modules": AdapterModule,
     "number_formats.formats": Format,
     "number_formats.quantizations": KnownQuantization,
     "number_formats.weight_formats": Method,

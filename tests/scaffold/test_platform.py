@@ -22,6 +22,7 @@ from tests.engines.engine_configs import (
 from tests.scaffold.conftest import TOKENIZER, Initialize
 from tests.scaffold.test_init import TOKEN, in_memory, write
 from tests.support.hub_server import HubServer
+from tests.support.lora import adapter_files
 from tests.support.model_module import truss_config
 from tests.support.s3_server import S3Server
 from tests.support.warm_python import run_warm
@@ -228,9 +229,7 @@ def add_model_with_adapter(hub: HubServer, folder: Path) -> tuple[str, str]:
     """Add a checkpoint and an adapter to the Hub; return a command, and the adapter's commit."""
     model = write_checkpoint(folder / "model", llama(), shards=1)
     hub.add("org/model", {file.name: file.read_bytes() for file in model.iterdir()} | TOKENIZER)
-    adapter = b'{"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}'
-    files = {"adapter_config.json": adapter, "adapter_model.safetensors": b"w", "README.md": b""}
-    commit = hub.add("org/sql", files).revisions["main"]
+    commit = hub.add("org/sql", {**adapter_files(), "README.md": b""}).revisions["main"]
     return "vllm serve org/model --enable-lora --lora-modules sql=org/sql", commit
 
 

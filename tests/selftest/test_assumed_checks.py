@@ -16,6 +16,7 @@ from tests.support.fake_llm_api import (
     write_checkpoint,
 )
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.support.lora import write_smollm2_adapter
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file
 
@@ -139,11 +140,7 @@ def test_a_served_checkpoint_is_asked(
     environment["PATH"] += f"{os.pathsep}{program.parent}"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    content = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}
-    (adapter / "adapter_config.json").write_text(json.dumps(content))
-    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    adapter = write_smollm2_adapter(tmp_path / "adapter")
     checkpoint = write_checkpoint(tmp_path / "checkpoint", smollm2_file())
     config = config_for_checkpoint(
         checkpoint,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
+from tests.support.lora import adapter_config, write_adapter
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 
@@ -20,7 +21,6 @@ from trtllm_truss.triton.model_repository import CONFIG_FILE, read_config
 from trtllm_workbench.cli.main import main
 
 LAUNCHER = "trtllm-llmapi-launch"
-ADAPTER = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"], "auto_map": {"a": "b"}}
 
 
 @pytest.fixture
@@ -60,10 +60,7 @@ def test_a_member_has_the_adapters_and_the_leaders_settings(
 ) -> None:
     model = write_checkpoint(tmp_path / "model", llama(), shards=1)
     Tokenizer(models.WordLevel({"<unk>": 0}, "<unk>")).save(str(model / "tokenizer.json"))
-    adapter = tmp_path / "sql"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(json.dumps(ADAPTER))
-    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    adapter = write_adapter(tmp_path / "sql", adapter_config(auto_map={"a": "b"}))
     metadata = {
         "engine_repository": str(model),
         "pipeline_parallelism": 2,

@@ -17,6 +17,7 @@ from tests.engines.checkpoint.checkpoints import write_checkpoint as write_unloa
 from tests.support.booby_trap import set_traps
 from tests.support.fake_llm_api import COUNTING, fake_library, write_checkpoint
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
+from tests.support.lora import adapter_config, write_adapter
 from tests.support.paths import EXAMPLE, ROOT, SUPPORT
 from tests.support.smollm2 import smollm2_file, write_small_smollm2, write_smollm2_tokenizer
 from tests.support.truss_process import Served
@@ -58,9 +59,7 @@ def gguf(folder: Path, sprung: Path) -> Metadata:
 
 def adapter(folder: Path, sprung: Path) -> Metadata:
     lora, model = folder / "lora", folder / "model"
-    lora.mkdir(parents=True)
-    (lora / "adapter_config.json").write_text(json.dumps(LORA))
-    (lora / "adapter_model.safetensors").write_bytes(b"weights")
+    write_adapter(lora, adapter_config(**LORA))
     set_traps(lora, sprung)
     write_unloadable_checkpoint(model, llama(), shards=1)
     write_tokenizer(model)

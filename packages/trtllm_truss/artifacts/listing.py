@@ -139,6 +139,12 @@ class Source(Protocol):
     def read(self, path: str) -> bytes:
         """Return the contents of one small file of the listing."""
 
+    def read_head(self, path: str, count: int) -> bytes:
+        """Return the first `count` bytes of a file of the listing, or all of a shorter one.
+
+        They are not verified: the digest is that of the whole file.
+        """
+
     def check_room(self, paths: Collection[str]) -> None:
         """Raise if the disk is too small for the files that are still to be fetched."""
 

@@ -95,6 +95,15 @@ class LocalSource:
         check_readable(self._name, path, (self._folder / path).stat().st_size)
         return (self._folder / path).read_bytes()
 
+    def read_head(self, path: str, count: int) -> bytes:
+        try:
+            with (self._folder / path).open("rb") as file:
+                return file.read(count)
+        except OSError as error:
+            raise ArtifactError(
+                f"{self._name}: {path} cannot be read ({error.strerror}); check its permissions."
+            ) from error
+
     def check_room(self, paths: Collection[str]) -> None:
         """Do nothing: the files are local."""
 

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
-    folders = {adapter.name: adapter.fetch() for adapter in adapters}
+    folders = {each.adapter.name: each.fetch() for each in adapters}
     version = here.version_for(engine.built_version)
     check_settings(settings, version)
     output = options.output

@@ -151,6 +151,7 @@ class Capacity:
         free_bytes: memory of one GPU after the weights, and for the LLM API after a step.
         sequence_tokens: tokens of a sequence of full length, or of the attention window.
         shorten: the remedy for sequences that do not fit, as a verb phrase.
+        late_bytes: taken of a GPU once the cache is there: copies of adapters.
     """
 
     knobs: CacheSettings
@@ -159,6 +160,7 @@ class Capacity:
     block_tokens: int
     sequence_tokens: int
     shorten: str
+    late_bytes: int = 0
 
     @property
     def tokens_by_fraction(self) -> int:
@@ -198,17 +200,23 @@ class Capacity:
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         return tuple(
             diagnostic
-            for diagnostic in (_too_small(self), _too_large(self), _two_knobs(self), _idle(self))
+            for diagnostic in (
+                *(_too_small(self), _too_large(self), _no_room_for_adapters(self)),
+                *(_two_knobs(self), _idle(self)),
+            )
             if diagnostic is not None
         )
 
 
-def kv_cache_capacity(shape: CacheShape, knobs: CacheSettings, free_bytes: int) -> Capacity | None:
+def kv_cache_capacity(
+    shape: CacheShape, knobs: CacheSettings, free_bytes: int, late_bytes: int = 0
+) -> Capacity | None:
     """Compute the capacity on GPUs with this much memory.
 
     Args:
         free_bytes: of the smallest GPU, after the weights (`free_after_weights`) and, for the LLM
             API, `step_bytes`.
+        late_bytes: see `Capacity`.
 
     Returns:
         None for a model without a KV cache.
@@ -223,6 +231,7 @@ def kv_cache_capacity(shape: CacheShape, knobs: CacheSettings, free_bytes: int) 
         block_tokens=shape.block_tokens,
         sequence_tokens=min(longest, knobs.attention_window or longest),
         shorten=shape.shorten,
+        late_bytes=late_bytes,
     )
 
 
@@ -271,6 +280,25 @@ def _too_large(capacity: Capacity) -> Diagnostic | None:
         f"model_metadata.runtime.{_TOKENS} of {capacity.knobs.max_tokens:,} takes "
         f"{_gigabytes(capacity.cache_bytes)}, but only {_gigabytes(capacity.free_bytes)} are free "
         f"after the weights; lower it to {capacity.tokens_by_fraction:,} or remove it.",
+    )
+
+
+def _no_room_for_adapters(capacity: Capacity) -> Diagnostic | None:
+    """Compare what the cache leaves with the copies of adapters, which nobody takes care of."""
+    late, left = capacity.late_bytes, capacity.free_bytes - capacity.cache_bytes
+    if late <= max(0, left):
+        return None
+    share = max(0.0, math.floor(100 * (1 - late / max(1, capacity.free_bytes))) / 100)
+    remedy = (
+        f"set model_metadata.runtime.{_FRACTION} to {share:g} or less, "
+        if share
+        else "use larger GPUs, "
+    )
+    return warning(
+        "adapters_exceed_memory",
+        "beside its cache of adapters TensorRT-LLM keeps a second copy of each on the first GPU "
+        f"for ever (before 1.3; NVIDIA's pull request 12815): {_gigabytes(late)}, and the KV cache "
+        f"leaves {_gigabytes(max(0, left))}; {remedy}or serve fewer adapters.",
     )
 
 

@@ -394,6 +394,11 @@ class Engine(ABC):
         return 0
 
     @property
+    def late_bytes(self) -> int:
+        """Bytes of a GPU that are taken only once the KV cache was sized: copies of adapters."""
+        return 0
+
+    @property
     def cache_shape(self) -> CacheShape | None:
         """The shape of the KV cache; None if it is not on a GPU."""
         return None

@@ -419,15 +419,54 @@ def _cache() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
-    """One adapter.
+class AdaptedLayer:
+    """One linear layer of a model that a LoRA adapter changes, by the names of its two matrices.
 
     Attributes:
-        modules: the layers that it changes, by TensorRT-LLM's names.
+        tensor: the name of either matrix in the adapter's file, for messages.
+        layer: number of the decoder layer.
+        path: below the decoder layer, such as ``self_attn.q_proj``.
+        rank: rows of the first matrix, columns of the second.
+        inputs: columns of the first matrix, the size of the layer's input.
+        outputs: rows of the second matrix, the size of its output.
     """
 
+    tensor: str
+    layer: int
+    path: str
     rank: int
-    modules: frozenset[str]
+    inputs: int
+    outputs: int
+
+    @property
+    def module(self) -> str:
+        """The name that TensorRT-LLM looks up: the path below attention or MLP."""
+        return self.path.partition(".")[2]
+
+    @property
+    def numbers(self) -> int:
+        return self.rank * (self.inputs + self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One LoRA adapter, as its files describe it.
+
+    Attributes:
+        name: its key in `lora_adapters`.
+    """
+
+    name: str
+    layers: tuple[AdaptedLayer, ...]
+
+    @property
+    def rank(self) -> int:
+        """The largest rank; layers may differ."""
+        return max(layer.rank for layer in self.layers)
+
+    @property
+    def numbers(self) -> int:
+        return sum(layer.numbers for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,12 +474,10 @@ class AdapterRepository:
     """The repository of one adapter, whose weights are not fetched yet.
 
     Attributes:
-        name: as requests name it.
         repository: its name in config.yaml, without the revision.
         revision: as config.yaml names it.
     """
 
-    name: str
     repository: str
     revision: str | None
     adapter: Adapter

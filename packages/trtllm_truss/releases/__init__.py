@@ -53,7 +53,9 @@ def exact_release(version: str) -> Release:
 
 
 def dotted(numbers: Release) -> str:
-    return ".".join(map(str, numbers))
+    """Return a release as text, ``1.3.0rc22`` for ``(1, 3, 0, 22)``."""
+    pre_release = "".join(f"rc{number}" for number in numbers[3:])
+    return ".".join(map(str, numbers[:3])) + pre_release
 
 
 if sys.version_info >= (3, 11):

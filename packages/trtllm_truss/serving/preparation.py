@@ -139,7 +139,7 @@ def resolve_engine(
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
-    folders = {each.name: each.fetch() for each in repositories}
+    folders = {each.adapter.name: each.fetch() for each in repositories}
     return ResolvedEngine(
         engine,
         tokenizer_folder,
@@ -275,7 +275,7 @@ def cache_capacity(settings: Settings, engine: Engine, host: HostInfo) -> Capaci
         return None
     knobs = engine.cache_knobs(settings.runtime)
     rest = free_after_weights(free_bytes, weights_bytes)
-    return kv_cache_capacity(shape, knobs, rest - engine.reserved_bytes)
+    return kv_cache_capacity(shape, knobs, rest - engine.reserved_bytes, engine.late_bytes)
 
 
 def _free_bytes(host: HostInfo) -> int | None:

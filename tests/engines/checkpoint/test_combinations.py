@@ -8,14 +8,13 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.engines.checkpoint.model_configs import MODELS
 from tests.support.inspection import inspect_config
+from tests.support.lora import SQL
 
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
-from trtllm_truss.engines.model_config import Adapter
 from trtllm_truss.errors import SettingsError
 
-ADAPTER = Adapter(8, frozenset({"attn_q"}))
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 GRAPHS = {"enable_padding": True, "max_batch_size": 256}
 EAGLE = {"decoding_type": "Eagle3", "speculative_model_dir": "/draft"}
@@ -31,7 +30,7 @@ def engine_of(
 ) -> Engine:
     content = MODELS[name][0] if name else llama()
     engine = inspect_config(content, listing())
-    return with_settings(engine, settings_for(runtime=runtime), version, [ADAPTER] * adapters, gpu)
+    return with_settings(engine, settings_for(runtime=runtime), version, [SQL] * adapters, gpu)
 
 
 def arguments(*given: Any, **options: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trtllm_truss.engines.checkpoint.adapters import lora_config
 from trtllm_truss.engines.checkpoint.samplers import (
     SPECULATION,
     sampler_arguments,
@@ -304,16 +305,6 @@ def _rule(row: Argument) -> str:
 def _error(path: str, problem: str) -> SettingsError:
     name = f"{SECTION}.{path}" if path else SECTION
     return SettingsError(f"config.yaml: model_metadata.runtime.{name} {problem}", param=name)
-
-
-def lora_config(adapters: Sequence[Adapter]) -> dict[str, Any]:
-    """Return the argument `lora_config` that holds all adapters at once."""
-    return {
-        "lora_target_modules": sorted(frozenset().union(*(each.modules for each in adapters))),
-        "max_lora_rank": max(each.rank for each in adapters),
-        "max_loras": len(adapters),
-        "max_cpu_loras": len(adapters),
-    }
 
 
 CHUNKED = "enable_chunked_prefill"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trtllm_truss.engines.checkpoint.adapters import check_adapters
 from trtllm_truss.engines.checkpoint.arguments import CHUNKED, chunks, reuses, unused_keys
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, honours_seeds
 from trtllm_truss.engines.checkpoint.weights import (
@@ -46,6 +47,7 @@ def check_checkpoint(
     yield from _limits(checkpoint, engine)
     yield from _seeds(engine, version)
     yield from _combinations(engine, version)
+    yield from check_adapters(engine.adapters, checkpoint, engine.llm_args, version)
     if checkpoint.has_code and not settings.trust_remote_code:
         yield warning(
             "checkpoint_has_code",

@@ -1,10 +1,6 @@
 """Checkpoints of Hugging Face, in TensorRT-LLM's LLM API.
 
 TensorRT-LLM's launcher of the LLM API runs the ranks of a checkpoint over several hosts.
-
-LoRA adapters are checked by their ``adapter_config.json``, then downloaded. Source:
-``tensorrt_llm/lora_manager.py`` in NVIDIA/TensorRT-LLM (names of modules) and the ``LoraConfig`` of
-huggingface/peft (fields).
 """
 
 from __future__ import annotations
@@ -18,14 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.listing import named
-from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.engines.capacity import (
     DEFAULT_FREE_FRACTION,
     MAX_UTILIZATION,
     CacheSettings,
     CacheShape,
     keys_and_values,
+)
+from trtllm_truss.engines.checkpoint.adapters import (
+    NO_MEMORY,
+    AdapterMemory,
+    memory_of,
+    open_adapters,
 )
 from trtllm_truss.engines.checkpoint.arguments import (
     HANDLED_KEYS,
@@ -50,7 +50,7 @@ from trtllm_truss.engines.checkpoint.weights import (
     find_weights,
     weight_format,
 )
-from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic, parse_json
+from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic
 from trtllm_truss.engines.engine import (
     FLAT,
     NO_EVENTS,
@@ -79,10 +79,10 @@ from trtllm_truss.engines.model_config import (
     parse_checkpoint,
     without_code,
 )
-from trtllm_truss.errors import ArtifactError, SettingsError, TritonError
+from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.loading import Environment
-from trtllm_truss.settings.model import Mount, Settings
+from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 _NAME = "trtllm-llmapi-launch"
@@ -163,6 +163,8 @@ class CheckpointEngine(GpuEngine):
         weight_format: their number format.
         llm_args: the arguments of ``tensorrt_llm.LLM``; empty until the settings have completed
             them.
+        adapters: those of `lora_adapters`.
+        adapter_memory: theirs on one GPU.
         kv_events: Unix socket that gets the events of the KV cache; None for none.
     """
 
@@ -183,6 +185,8 @@ class CheckpointEngine(GpuEngine):
     weights: WeightFiles
     weight_format: WeightFormat
     llm_args: Mapping[str, Any] = field(default_factory=dict)
+    adapters: tuple[Adapter, ...] = ()
+    adapter_memory: AdapterMemory = NO_MEMORY
     kv_events: Path | None = None
 
     @classmethod
@@ -237,6 +241,8 @@ class CheckpointEngine(GpuEngine):
             max_batch_size=arguments["max_batch_size"],
             max_beam_width=arguments["max_beam_width"],
             llm_args=arguments,
+            adapters=tuple(adapters),
+            adapter_memory=memory_of(adapters, self.checkpoint, arguments, version),
         )
 
     def reporting_kv_events(self, address: Path) -> CheckpointEngine:
@@ -260,10 +266,7 @@ class CheckpointEngine(GpuEngine):
     def open_adapters(
         cls, settings: Settings, environment: Environment
     ) -> tuple[AdapterRepository, ...]:
-        return tuple(
-            _open_adapter(name, repository, environment, settings.mounts)
-            for name, repository in settings.lora_adapters.items()
-        )
+        return open_adapters(settings, environment)
 
     def needed_files(
         self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
@@ -298,7 +301,19 @@ class CheckpointEngine(GpuEngine):
         return [
             loadable_since(self.checkpoint),
             f"context: {self.max_sequence_tokens:,}{whole} tokens (runtime.llm_args.max_seq_len)",
+            *self._adapter_facts(),
         ]
+
+    def _adapter_facts(self) -> Iterator[str]:
+        if not self.adapters:
+            return
+        memory = self.adapter_memory
+        ranks = ", ".join(f"{each.name} (rank {each.rank})" for each in self.adapters)
+        copies = f", and {memory.copies_bytes / 1e9:.2f} GB more of the first once they are loaded"
+        yield (
+            f"adapters: {ranks}; {memory.cache_bytes / 1e9:.2f} GB of each GPU"
+            f"{copies if memory.copies_bytes else ''}"
+        )
 
     # Ranks and hosts
 
@@ -318,7 +333,12 @@ class CheckpointEngine(GpuEngine):
 
     @property
     def reserved_bytes(self) -> int:
-        return self.step_bytes + (_PARENT_BYTES if self.llm_args else 0)
+        parent = _PARENT_BYTES if self.llm_args else 0
+        return self.step_bytes + parent + self.adapter_memory.cache_bytes
+
+    @property
+    def late_bytes(self) -> int:
+        return self.adapter_memory.copies_bytes
 
     @property
     def step_bytes(self) -> int:
@@ -470,78 +490,3 @@ def _numbered(adapters: Mapping[str, Path]) -> str:
             for number, (name, folder) in enumerate(adapters.items(), 1)
         }
     )
-
-
-ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
-"""The files of an adapter; pickled weights are not loaded."""
-
-_MODULES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_dense",
-    "gate_proj": "mlp_h_to_4h",
-    "down_proj": "mlp_4h_to_h",
-    "up_proj": "mlp_gate",
-}
-"""TensorRT-LLM's names of the layers that PEFT adapts."""
-
-
-def parse_adapter(content: bytes) -> Adapter:
-    """Read ``adapter_config.json``.
-
-    Raises:
-        ArtifactError: it is no LoRA adapter, or one that TensorRT-LLM does not apply as it is.
-    """
-    name = ADAPTER_FILES[0]
-    config = parse_json(name, content)
-    if not isinstance(config, Mapping):
-        raise ArtifactError(f"{name} is not a JSON object; fetch it again.")
-    kind, rank, targets = config.get("peft_type"), config.get("r"), config.get("target_modules")
-    if kind != "LORA":
-        raise ArtifactError(f"{name} has peft_type {kind!r}; only LORA adapters are applied.")
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ArtifactError(f"{name} has the rank r {rank!r}; it must be a number above 0.")
-    for key in ("use_dora", "modules_to_save", "rank_pattern", "lora_bias"):
-        if config.get(key):
-            raise ArtifactError(
-                f"{name} sets {key}, which TensorRT-LLM does not apply; train the adapter "
-                "without it."
-            )
-    names = targets if isinstance(targets, list) else [targets]
-    unknown = sorted(str(target) for target in names if str(target) not in _MODULES)
-    if unknown or not names:
-        raise ArtifactError(
-            f"{name} changes {', '.join(unknown) or 'no modules'}; the LLM API applies adapters to "
-            f"{', '.join(_MODULES)}."
-        )
-    return Adapter(rank, frozenset(_MODULES[str(target)] for target in names))
-
-
-def _open_adapter(
-    name: str, repository: str, environment: Environment, mounts: Sequence[Mount]
-) -> AdapterRepository:
-    repository, revision = _revised(repository)
-    source = open_repository(
-        repository,
-        revision,
-        setting=f"lora_adapters.{name}",
-        token=environment.hf_access_token,
-        mounts=mounts,
-    )
-    with named(source.name):
-        missing = [file for file in ADAPTER_FILES if not source.listing().sizes.get(file)]
-        if missing:
-            raise ArtifactError(
-                f"{' and '.join(missing)} is missing or empty; name a repository with an adapter "
-                "that PEFT saved as safetensors."
-            )
-        adapter = parse_adapter(source.read(ADAPTER_FILES[0]))
-    source.check_room(ADAPTER_FILES)
-    return AdapterRepository(name, repository, revision, adapter, source, ADAPTER_FILES)
-
-
-def _revised(repository: str) -> tuple[str, str | None]:
-    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
-    name, _, revision = repository.partition("@")
-    return (name, revision or None) if is_on_hub(repository) else (repository, None)
