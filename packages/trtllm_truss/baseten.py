@@ -10,21 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
-from trtllm_truss.artifacts.open_repository import is_remote, other_revision
+from trtllm_truss.artifacts.open_repository import is_local, is_remote, other_revision
 from trtllm_truss.builder.jobs import CheckpointSource
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
-from trtllm_truss.engines.host import accelerator_of, parse_accelerator
+from trtllm_truss.engines.host import PINNED_IMAGE, accelerator_of, parse_accelerator
 from trtllm_truss.engines.model_config import AdapterRepository
+from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.preparation import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Mount, Settings
-from trtllm_truss.validation import shown
+from trtllm_truss.validation import holds_credential, names_credential, shown
 
 _STARTUP_S = 1800
 _LONGEST_STARTUP_S = 3000
@@ -201,6 +203,13 @@ def check_keys(
             "model_cache (`truss migrate` converts it).",
         )
     yield from _check_resources(resources, settings)
+    yield from _check_placing(config, settings, engine)
+    for place in _tokens(config):
+        yield warning(
+            "token_in_file",
+            f"config.yaml: {place} looks like a token or password, which `truss push` uploads; "
+            "keep it in a secret of the workspace, and on this machine in TRUSS_SECRET_<name>.",
+        )
     for name, value in _section(config, "secrets").items():
         if value:
             yield warning(
@@ -258,6 +267,68 @@ def _check_resources(resources: Mapping[str, Any], settings: Settings) -> Iterat
             f"config.yaml: resources.node_count is {nodes}, but the engine's ranks are shared by "
             f"{settings.node_count} host(s) (model_metadata.nodes); set both to one number.",
         )
+
+
+def _check_placing(
+    config: Mapping[str, Any], settings: Settings, engine: Engine | None
+) -> Iterator[Diagnostic]:
+    """Yield what the platform lacks to run the engine: a GPU, its image, its files."""
+    if settings.engine_repository is None:
+        gpus = settings.tensor_parallelism * settings.pipeline_parallelism
+    else:
+        gpus = engine.gpu_count if engine is not None and engine.uses_gpus else 0
+    resources = _section(config, "resources")
+    if gpus and not resources.get("accelerator") and not resources.get("instance_type"):
+        count = f":{gpus}" if gpus > 1 else ""
+        yield warning(
+            "no_accelerator",
+            "config.yaml: resources.accelerator is missing: Baseten would run this GPU engine on a "
+            f"CPU; set it, such as H100{count}.",
+        )
+    if gpus and not _section(config, "base_image").get("image") and not find_runtime().installed:
+        yield warning(
+            "no_image",
+            "config.yaml: base_image.image is missing: Truss's own image has neither Triton nor "
+            f"TensorRT-LLM; set it, such as {PINNED_IMAGE.name}.",
+        )
+    for name, repository in _repositories(settings):
+        if is_local(repository) and not any(
+            Path(repository).is_relative_to(mount.place) for mount in settings.mounts
+        ):
+            yield warning(
+                "local_folder",
+                f"{name} {repository!r} is a folder of this machine, which `truss push` leaves "
+                "behind; upload it (`hf upload`) and name its repository, or mount it into the "
+                "container (docs/docker.md).",
+            )
+
+
+def _repositories(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.engine_repository is None and settings.build is not None:
+        yield "build.checkpoint_repository", settings.build.checkpoint_repository
+    elif settings.engine_repository is not None:
+        yield "engine_repository", settings.engine_repository
+    if settings.tokenizer_repository is not None:
+        yield "tokenizer_repository", settings.tokenizer_repository
+
+
+def _tokens(value: Any, place: str = "") -> Iterator[str]:
+    """Yield the places of texts that look like credentials, but for `secrets`."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            inner = f"{place}.{name}".lstrip(".")
+            if inner != "secrets":
+                yield from _tokens(each, inner)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _tokens(each, f"{place}[{number}]")
+    elif (isinstance(value, str) and holds_credential(value)) or (
+        isinstance(value, str)
+        and place.startswith("environment_variables.")
+        and value
+        and names_credential(place)
+    ):
+        yield place
 
 
 def _check_delivery(need: Need, settings: Settings, blocked: bool) -> Iterator[Diagnostic]:

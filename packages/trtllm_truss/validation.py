@@ -6,6 +6,7 @@ A message names the field, its value and the violated rule, in the same words ev
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -95,6 +96,24 @@ def shown_name(name: str) -> str:
         return shown(name)
     plain = name.replace("_", "").replace(".", "").isalnum() and name.isascii()
     return name if plain else shown(name)
+
+
+_CREDENTIAL_NAME = re.compile(r"token$|secret|password|credential|_key$|authorization")
+_CREDENTIAL = re.compile(
+    r"\b(?:hf_|sk-|ghp_|nvapi-|AKIA)\w{8}|bearer\s|://[^/@\s]+@", re.IGNORECASE
+)
+_REFERENCE = re.compile(r"\$\{?\w+\}?")
+
+
+def names_credential(name: str) -> bool:
+    """Return True for the name of an option or variable that holds a token, key or password."""
+    words = name.lower().replace("-", "_").split()
+    return any(_CREDENTIAL_NAME.search(word) for word in words)
+
+
+def holds_credential(text: str) -> bool:
+    """Return True for a text with the form of a token, or with a password in a URL."""
+    return bool(_CREDENTIAL.search(text)) and not _REFERENCE.fullmatch(text)
 
 
 def is_unicode(text: str) -> bool:

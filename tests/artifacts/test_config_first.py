@@ -190,7 +190,10 @@ def test_an_engine_that_does_not_fit(
         ({"removed": "rank1.engine"}, "missing: rank1.engine"),
         ({"removed": "config.json"}, "engine files but no config.json"),
         ({"removed": "tokenizer.json"}, "no tokenizer found"),
-        ({"added": {"tokenizer.pkl": b"x"}}, "tokenizer.pkl would run its author's code"),
+        (
+            {"removed": "tokenizer.json", "added": {"tokenizer.pkl": b"x"}},
+            "tokenizer.pkl would run its author's code",
+        ),
         ({"added": {"a.gguf": b""}, "removed": "rank1.engine"}, "missing: rank1.engine"),
     ],
 )

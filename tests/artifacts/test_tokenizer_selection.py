@@ -44,11 +44,19 @@ def test_none(names: tuple[str, ...]) -> None:
         select(*names)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.pkl", "vocab.pickle", "x.so", "setup.sh", "a.joblib"])
+@pytest.mark.parametrize("name", ["tokenizer.pkl", "vocab.pickle", "tokenizer_old.bin", "a.joblib"])
 @pytest.mark.parametrize("trust", [False, True])
-def test_pickles_and_programs_are_refused(name: str, trust: bool) -> None:
+def test_a_pickle_alone_is_refused(name: str, trust: bool) -> None:
     with pytest.raises(ArtifactError, match=f"^{name} would run its author's code"):
-        select("tokenizer.json", name, trust=trust)
+        select(name, trust=trust)
+
+
+@pytest.mark.parametrize(
+    "name", ["start.sh", "run.bat", "scaler.pkl", "tokenizer_old.bin", "x.so", "setup.exe"]
+)
+@pytest.mark.parametrize("own", ["tokenizer.json", "tokenizer.model"])
+def test_leftovers_that_nothing_loads_are_not_fetched(name: str, own: str) -> None:
+    assert select(own, name) == [own]
 
 
 def test_a_tokenizer_that_is_a_program_needs_trust() -> None:

@@ -124,7 +124,7 @@ def test_the_kind_of_a_file(name: str, text: str, kind: str, tmp_path: Path) -> 
         (["vllm serve a/b --config x.yaml"], "--config is 'x.yaml', which is no file here"),
         (["trtllm-serve disaggregated -c x.yaml"], "the command is `trtllm-serve disaggregated`"),
         (["trtllm-serve a/b --tp_size 0"], "tensor_parallelism is 0; it must be at least 1"),
-        (["."], "holds no models of inflight_batcher_llm"),
+        (["."], "holds no model tensorrt_llm (tensorrt_llm/config.pbtxt)"),
     ],
 )
 def test_a_wrong_source_is_named(

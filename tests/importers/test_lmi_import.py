@@ -41,6 +41,8 @@ max_draft_len trtllm_python_backend
 
 BUILDS = {"model_id": "org/model"}
 SAMPLES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "tool_call_parser": ("hermes", {}),
+    "reasoning_parser": ("deepseek_r1", {}),
     "max_output_len": ("64", {"max_input_len": "64"}),
     "rotary_scaling_type": ("linear", {"rotary_scaling_factor": "2.0"}),
     "rotary_scaling_factor": ("2.0", {"rotary_scaling_type": "dynamic"}),
@@ -191,6 +193,10 @@ def test_values_of_a_checkpoint(name: str, value: str, expected: dict[str, Any])
         ({"max_rolling_batch_size": "8"}, Outcome.MAPPED, "runtime.max_batch_size"),
         ({"revision": "main"}, Outcome.MAPPED, "engine_revision"),
         ({"enable_chunked_prefill": "true"}, Outcome.MAPPED, "runtime.enable_chunked_context"),
+        ({"enable_prefix_caching": "true"}, Outcome.MAPPED, "runtime.enable_kv_cache_reuse"),
+        ({"max_model_len": "8192"}, Outcome.MAPPED, "runtime.llm_args.max_seq_len"),
+        ({"tool_call_parser": "llama3_json"}, Outcome.MAPPED, "serving.tool_parser"),
+        ({"enable_auto_tool_choice": "true"}, Outcome.NOT_NEEDED, "choose by themselves"),
     ],
 )
 def test_other_options_of_a_checkpoint(

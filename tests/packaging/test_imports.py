@@ -34,6 +34,7 @@ EXTRAS = {
     "artifacts/s3.py": "s3",
     "cli/serve.py": "serve",
     "cli/http_connection.py": "serve",
+    "cli/truss_verdict.py": "serve",  # asked where it is installed
     "dynamo": "dynamo",
     "engines/cpu/openvino_genai": "serve",
     "builder/gguf_conversion.py": "build-cpu",

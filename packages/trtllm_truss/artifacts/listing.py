@@ -330,7 +330,6 @@ _SLOW = (
 )  # fmt: skip
 _CODE = ("tokenization_*.py", "configuration_*.py")
 _PICKLES = ("*.pkl", "*.pickle", "*.joblib", "*.dill", "tokenizer*.bin", "tokenizer*.pt")
-_PROGRAMS = ("*.so", "*.pyd", "*.dll", "*.dylib", "*.exe", "*.sh", "*.bat")
 
 
 def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> list[str]:
@@ -346,12 +345,6 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     Raises:
         ArtifactError: no tokenizer was found, or it is a pickle or a program.
     """
-    dangerous = _matching(sizes, (*_PICKLES, *_PROGRAMS))
-    if dangerous:
-        raise ArtifactError(
-            f"{', '.join(dangerous)} would run its author's code when loaded; remove it, or name "
-            "another tokenizer_repository."
-        )
     programs = _matching(sizes, _CODE[:1])
     if programs and not trust_remote_code:
         raise ArtifactError(
@@ -366,6 +359,11 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     ggufs = _matching(sizes, ("*.gguf",))
     if len(ggufs) == 1:
         return ggufs
+    if dangerous := _matching(sizes, _PICKLES):
+        raise ArtifactError(
+            f"{', '.join(dangerous)} would run its author's code when loaded; name a "
+            f"tokenizer_repository that has a {_FAST}."
+        )
     raise ArtifactError(
         f"no tokenizer found: no {_FAST}, no vocabulary to build one from, and "
         f"{len(ggufs)} .gguf files; name a tokenizer_repository that holds one "

@@ -279,6 +279,11 @@ def is_remote(repository: str) -> bool:
     return is_on_hub(repository) or repository.startswith(S3)
 
 
+def is_local(repository: str) -> bool:
+    """Return True for a folder, which a build context does not hold."""
+    return repository.startswith(_FOLDERS)
+
+
 def is_on_hub(repository: str) -> bool:
     elsewhere = "://" in repository or repository.startswith((*_FOLDERS, VOLUME))
     return repository.count("/") == 1 and not elsewhere

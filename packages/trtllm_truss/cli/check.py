@@ -18,6 +18,7 @@ from trtllm_truss.baseten import (
 )
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
+from trtllm_truss.cli.truss_verdict import TrussVerdict
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
@@ -80,7 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print facts and findings; return the exit status of the report."""
+    file = options.config or options.truss / "config.yaml"
+    verdict = TrussVerdict(file) if file.is_file() else None
     found = examine(options.truss, options.config)
+    if verdict is not None:
+        found = _with_verdict(found, verdict)
     if options.json:
         write(json.dumps(_as_json(found), indent=2, ensure_ascii=False) + "\n")
         return found.status
@@ -90,6 +95,14 @@ def run(options: argparse.Namespace) -> int:
     findings = "1 finding" if count == 1 else f"{count} findings"
     report("ok" if found.status == 0 else f"would not start ({findings})")
     return found.status
+
+
+def _with_verdict(found: CheckReport, verdict: TrussVerdict) -> CheckReport:
+    more = verdict.findings(found.findings)
+    refused = any(each.severity is Severity.ERROR for each in more)
+    return CheckReport(
+        found.facts, [*found.findings, *more], settings_wrong=found.settings_wrong or refused
+    )
 
 
 def examine(truss: Path, config: Path | None) -> CheckReport:

@@ -72,6 +72,10 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
         SettingsError: a key is unknown, missing, of the wrong type or out of range.
     """
     metadata = config.get("model_metadata") or {}
+    if "model_metadata" not in config and (
+        typed := did_you_mean("model_metadata", [str(key) for key in config])
+    ):
+        raise SettingsError(f"config.yaml: {typed} is not a key; did you mean model_metadata?")
     if not isinstance(metadata, Mapping):
         raise SettingsError(
             f"config.yaml: model_metadata is {metadata!r}; it must be a mapping of settings."

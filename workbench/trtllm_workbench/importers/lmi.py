@@ -28,8 +28,10 @@ from trtllm_workbench.importers.rules import (
     flag,
     inverted_flag,
     not_needed,
+    token_count,
     unsupported,
 )
+from trtllm_workbench.importers.trtllm_serve import REASONING_PARSERS, TOOL_PARSERS
 
 MOUNTED_MODEL = "/opt/ml/model"
 """Folder of SageMaker for the artifacts of a serving.properties."""
@@ -318,11 +320,25 @@ RUNTIME = (
     _of_checkpoints("moe_backend", f"{_LLM}.moe_config.backend"),
 )
 
+OF_VLLM = (
+    _build("max_model_len", token_count, "max_seq_len", checkpoint=f"{_LLM}.max_seq_len"),
+    _runtime("enable_prefix_caching", flag, "enable_kv_cache_reuse"),
+    OptionRule(name="tool_call_parser", target="serving.tool_parser", convert=TOOL_PARSERS),
+    OptionRule(
+        name="reasoning_parser", target="serving.reasoning_parser", convert=REASONING_PARSERS
+    ),
+    _not_needed("enable_auto_tool_choice", "requests with `tools` choose by themselves"),
+    _not_needed("enable_reasoning", "reasoning is found with its parser"),
+)
+"""Options of LMI's container with vLLM. Source: djl-serving's vLLM user guide (0.33) and its issue
+2757."""
+
 SECTIONS = {
     "Server": SERVER,
     "Engine": ENGINE,
     "Quantization": QUANTIZATION,
     "Runtime": RUNTIME,
+    "The container with vLLM": OF_VLLM,
 }
 TABLE = RuleTable("LMI", SECTIONS)
 OPTIONS = TABLE.rules

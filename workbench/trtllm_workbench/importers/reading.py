@@ -189,10 +189,10 @@ def _read(names: Sequence[str]) -> _Parts:
                 )
             parts.commands.append(command)
         elif path.is_dir():
-            if not triton.is_repository(path):
+            if not triton.holds_engine(path):
                 raise SettingsError(
-                    f"{name} holds no models of inflight_batcher_llm (tensorrt_llm/config.pbtxt "
-                    "and others beside it); name the folder that does."
+                    f"{name} holds no model tensorrt_llm (tensorrt_llm/config.pbtxt); name the "
+                    "folder that does."
                 )
             parts.folders.append(path)
         else:

@@ -14,7 +14,7 @@ import yaml
 from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
-from trtllm_truss.validation import did_you_mean, shown
+from trtllm_truss.validation import did_you_mean, holds_credential, names_credential, shown
 
 TOP = "config.yaml: "
 """Begins a target outside `model_metadata`."""
@@ -23,11 +23,8 @@ _AWQ_CALIB_SIZE = 32
 """Limit of samples for AWQ in TensorRT-LLM's quantize.py."""
 _BUILD = "build."
 _NULL = "null"
-_SECRET = re.compile(r"token$|secret|password|credential|_key$|authorization")
-_SECRET_INSIDE = re.compile(
-    r"\bhf_\w{8}|\bsk-\w{8}|bearer\s|://[^/@\s]+@"
-    r"|(token|secret|password|credential|api_?key)[\"']?\s*[:=]",
-    re.IGNORECASE,
+_CREDENTIAL_INSIDE = re.compile(
+    r"(token|secret|password|credential|api_?key)[\"']?\s*[:=]", re.IGNORECASE
 )
 _VARIABLE = re.compile(r"[^\s$]*\$\{?[A-Za-z_]\S*")
 
@@ -118,12 +115,12 @@ class Given:
 
     @property
     def is_named_secret(self) -> bool:
-        names = f"{self.name} {self.spelling}".lower().replace("-", "_")
-        return any(_SECRET.search(word) for word in names.split())
+        return names_credential(f"{self.name} {self.spelling}")
 
     @property
     def holds_secret(self) -> bool:
-        return bool(_SECRET_INSIDE.search(f"{self.value} {self.text}"))
+        text = f"{self.value} {self.text}"
+        return holds_credential(text) or bool(_CREDENTIAL_INSIDE.search(text))
 
 
 @dataclass(frozen=True, slots=True)

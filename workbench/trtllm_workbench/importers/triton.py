@@ -125,11 +125,14 @@ SECTIONS = {
 TABLE = RuleTable("a Triton model repository", SECTIONS)
 
 
+def holds_engine(folder: Path) -> bool:
+    """Return True for a repository with the engine's model, whatever is beside it."""
+    return (folder / ENGINE / CONFIG).is_file()
+
+
 def is_repository(folder: Path) -> bool:
     """Return True for NVIDIA's models; LMI's layout has the engine's alone."""
-    return (folder / ENGINE / CONFIG).is_file() and any(
-        (folder / model / CONFIG).is_file() for model in BESIDE
-    )
+    return holds_engine(folder) and any((folder / model / CONFIG).is_file() for model in BESIDE)
 
 
 def read_repository(folder: Path) -> list[Given]:
