@@ -134,10 +134,19 @@ def rows_for(rows: Iterable[VersionedRow], version: str | None) -> tuple[Version
     """
     if version is None:
         return tuple(rows)
-    numbers = release(version)
-    if not numbers:
+    if not release(version):
         raise ValueError(f"{version} is not a version")
-    return tuple(r for r in rows if r.since <= numbers and (r.until is None or numbers < r.until))
+    return tuple(row for row in rows if _includes(row, version))
+
+
+_WITH_PRE_RELEASE = 4
+
+
+def _includes(row: _Versioned, version: str) -> bool:
+    """Compare with the pre-release too if a bound of the row names one."""
+    exact = _WITH_PRE_RELEASE in {len(row.since), len(row.until or ())}
+    here = exact_release(version) if exact else release(version)
+    return row.since <= here and (row.until is None or here < row.until)
 
 
 def describe_releases(row: _Versioned) -> str:
@@ -145,9 +154,6 @@ def describe_releases(row: _Versioned) -> str:
     if row.until is None:
         return f"{dotted(row.since)} and later"
     return f"before {dotted(row.until)}"
-
-
-_WITH_PRE_RELEASE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +176,7 @@ class Fact:
         if version is None:
             return unknown
         if isinstance(version, str):
-            exact = _WITH_PRE_RELEASE in {len(self.since), len(self.until or ())}
-            version = exact_release(version) if exact else release(version)
+            return _includes(self, version)
         return self.since <= version and (self.until is None or version < self.until)
 
 
