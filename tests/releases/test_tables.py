@@ -13,7 +13,9 @@ from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
 from trtllm_truss.engines.checkpoint.adapters import AdapterModule
-from trtllm_truss.engines.checkpoint.arguments import LLM_ARGUMENTS, Argument, RuntimeKey
+from trtllm_truss.engines.checkpoint.argument_table import SECTIONS, Argument
+from trtllm_truss.engines.checkpoint.arguments import RuntimeKey
+from trtllm_truss.engines.checkpoint.variants import Variant
 from trtllm_truss.engines.checkpoint.weights import Architecture, Method, UnreadMethod, Unserved
 from trtllm_truss.engines.host import IMAGES, Image, MinimumDriver
 from trtllm_truss.engines.model_config import (
@@ -64,7 +66,8 @@ TABLES: dict[str, Callable[..., Any]] = {
     "number_formats.quantizations": KnownQuantization,
     "number_formats.weight_formats": Method,
     "number_formats.unread_weights": UnreadMethod,
-    "llm_arguments.decoding_types": Argument,
+    "llm_arguments.decoding_kinds": Variant,
+    "llm_arguments.sparse_attention_kinds": Variant,
     "parameters.model_fields": Parameter,
     "parameters.parameters": Parameter,
     "parameters.parameters_left_out": Parameter,
@@ -73,9 +76,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "builds.fixed_flags": FixedFlag,
     "builds.families": Family,
     "checkpoint_keys.keys": RuntimeKey,
-    "llm_arguments.arguments": Argument,
-    "llm_arguments.engine_arguments": Argument,
-    **{f"llm_arguments.{row.section}": Argument for row in LLM_ARGUMENTS if row.section},
+    **{f"llm_arguments.{section}": Argument for section in SECTIONS},
 }
 """The type of the rows of every section."""
 KEYS = {"images.images": "tag", "images.drivers": "cuda", "builds.flags": "setting"}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from tools.docs.tables import table
 
-from trtllm_truss.engines.checkpoint.arguments import (
-    LLM_ARGUMENTS,
-    RUNTIME_KEYS,
-    Argument,
-    RuntimeKey,
-)
+from trtllm_truss.engines.checkpoint.argument_table import Argument, read_arguments
+from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS, RuntimeKey
+from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS
+from trtllm_truss.engines.checkpoint.samplers import SPECULATION
+from trtllm_truss.engines.checkpoint.variants import VARIANTS, Variant
 from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES, UNSERVED
-from trtllm_truss.releases import FACTS, dotted
+from trtllm_truss.releases import FACTS, Release, dotted
 
 
 def llm_api_tables() -> dict[str, str]:
@@ -46,19 +46,43 @@ def _fate(key: RuntimeKey) -> tuple[str, str]:
 
 def _arguments() -> str:
     rows = [row for row in LLM_ARGUMENTS if not row.refused]
-    whole = [
-        [_name(row), ", ".join(_name(field) for field in row.fields if not field.refused)]
-        for row in rows
-        if row.fields
-    ]
-    plain = ", ".join(_name(row) for row in rows if not row.fields)
-    return table(["argument", "its fields"], [*whole, [plain, ""]])
+    whole = [[_names([row]), _names(row.fields)] for row in rows if row.fields]
+    for argument, kinds in VARIANTS.items():
+        if argument == SPECULATION:
+            whole.append([f"`{argument}`, all kinds", _names(read_arguments("drafts"))])
+        whole += [
+            [f"`{argument}`, {_names(alike)}", _fields(section) or "–"]
+            for section, alike in _by_section(kinds).items()
+        ]
+    plain = [row for row in rows if not row.fields and row.name not in VARIANTS]
+    return table(["argument", "its fields"], [*whole, [_names(plain), ""]])
 
 
-def _name(row: Argument) -> str:
-    if row.since > FACTS["serves_checkpoints"].since:
-        return f"`{row.name}` (from {dotted(row.since)})"
-    return f"`{row.name}`" if row.until is None else f"`{row.name}` (before {dotted(row.until)})"
+def _fields(section: str) -> str:
+    return _names(read_arguments(section)) if section else ""
+
+
+def _by_section(kinds: Sequence[Variant]) -> dict[str, list[Variant]]:
+    alike: dict[str, list[Variant]] = defaultdict(list)
+    for kind in kinds:
+        alike[kind.section].append(kind)
+    return alike
+
+
+def _names(rows: Sequence[Argument | Variant]) -> str:
+    """Return names with the releases that have them, one for all rows of a name."""
+    spans: dict[str, tuple[Release, Release | None]] = {}
+    for row in rows:
+        if not getattr(row, "refused", ""):
+            since, _ = spans.get(row.name, (row.since, None))
+            spans[row.name] = (since, row.until)
+    return ", ".join(f"`{name}`{_span(*span)}" for name, span in spans.items())
+
+
+def _span(since: Release, until: Release | None) -> str:
+    if since > FACTS["serves_checkpoints"].since:
+        return f" (from {dotted(since)})"
+    return "" if until is None else f" (before {dotted(until)})"
 
 
 def _refused_arguments() -> str:

@@ -13,7 +13,8 @@ from tests.engines.engine_configs import new_config
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.arguments import LLM_ARGUMENTS, RUNTIME_KEYS
+from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS
+from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, inspect_engine, with_settings

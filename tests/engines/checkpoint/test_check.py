@@ -172,6 +172,15 @@ def test_remedies_for_a_split_that_does_not_fit() -> None:
     )
 
 
+@pytest.mark.parametrize("stages", [[20, 12], [32], [16, 15], [8, 8, 16]])
+def test_a_partition_has_all_layers_and_stages(stages: list[int]) -> None:
+    runtime = {"llm_args": {"pp_partition": stages}}
+    found = errors(complete(llama(), pipeline_parallelism=2, runtime=runtime))
+    assert ("it must have pipeline_parallelism, 2, numbers whose sum is" in found) == (
+        stages != [20, 12]
+    )
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
@@ -179,6 +188,8 @@ def test_remedies_for_a_split_that_does_not_fit() -> None:
         ({"moe_expert_parallel_size": 8}, ""),
         ({"moe_expert_parallel_size": 3}, "sets moe_expert_parallel_size 3, and tensor"),
         ({"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 2}, "parallelism, 8;"),
+        ({"moe_cluster_parallel_size": 3}, "sets moe_cluster_parallel_size 3, and tensor"),
+        ({"moe_cluster_parallel_size": 2, "moe_expert_parallel_size": 4}, ""),
     ],
 )
 def test_experts_are_split_over_the_same_gpus(sizes: dict[str, int], words: str) -> None:
@@ -278,8 +289,8 @@ def test_the_cache_has_its_own_number_format(engine: Engine, share: float) -> No
     ],
 )
 def test_limits(llm_args: dict[str, Any], codes: list[str]) -> None:
-    found = findings(complete(llama(), runtime={"llm_args": llm_args}))
-    assert [each.code for each in found] == codes
+    engine = complete(llama(), version="1.3.0", runtime={"llm_args": llm_args})
+    assert [each.code for each in findings(engine, "1.3.0")] == codes
 
 
 def test_data_parallel_attention_splits_no_heads() -> None:

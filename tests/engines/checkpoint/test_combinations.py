@@ -17,7 +17,8 @@ from trtllm_truss.errors import SettingsError
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 GRAPHS = {"enable_padding": True, "max_batch_size": 256}
-EAGLE = {"decoding_type": "Eagle3", "speculative_model_dir": "/draft"}
+NGRAM = {"decoding_type": "NGram", "max_draft_len": 3}
+EAGLE = {"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model_dir": "/draft"}
 
 
 def engine_of(
@@ -91,8 +92,8 @@ def test_beams_before_1_2_run_without_overlap_and_graphs(version: str) -> None:
 @pytest.mark.parametrize(
     ("version", "drafts", "refused"),
     [
-        ("1.0.0", {"decoding_type": "NGram"}, True),
-        ("1.1.0", {"decoding_type": "NGram"}, False),
+        ("1.0.0", NGRAM, True),
+        ("1.1.0", NGRAM, False),
         ("1.0.0", {**EAGLE, "eagle3_one_model": False}, True),
         ("1.1.0", {**EAGLE, "eagle3_one_model": False}, False),
         ("1.2.1", {"decoding_type": "MTP"}, False),
@@ -154,7 +155,7 @@ def test_features_that_a_model_lacks_are_reported(
 
 
 def test_adapters_with_drafts_are_reported() -> None:
-    runtime = {"llm_args": {"speculative_config": {"decoding_type": "NGram"}}}
+    runtime = {"llm_args": {"speculative_config": NGRAM}}
     host = HostInfo(runtime_version="1.3.0")
     engine = engine_of("1.3.0", adapters=1, **runtime)
     codes = [each.code for each in check_compatibility(settings_for(runtime=runtime), engine, host)]

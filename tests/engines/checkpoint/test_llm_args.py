@@ -7,20 +7,23 @@ from typing import Any
 import pytest
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.arguments import parse_llm_args
+from trtllm_truss.engines.checkpoint.llm_args import doubtful_arguments, parse_llm_args
 from trtllm_truss.errors import SettingsError
 
 
 def parse(llm_args: Any, version: str = "1.2.1") -> dict[str, Any]:
     metadata = {"engine_repository": "org/model", "runtime": {"llm_args": llm_args}}
     settings = load_configuration({"model_metadata": metadata}, version).settings
-    return parse_llm_args(settings.runtime.llm_args)
+    return parse_llm_args(settings.runtime.llm_args, version)
 
 
 def refusal(llm_args: Any, version: str = "1.2.1") -> SettingsError:
     with pytest.raises(SettingsError) as caught:
         parse(llm_args, version)
     return caught.value
+
+
+EAGLE = {"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "/draft"}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ def refusal(llm_args: Any, version: str = "1.2.1") -> SettingsError:
         {"cuda_graph_config": {"batch_sizes": [1, 2, 4], "enable_padding": True}},
         {"cuda_graph_config": None},
         {"moe_config": {"backend": "CUTLASS"}, "batch_wait_timeout_ms": 1.5},
-        {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "/draft"}},
+        {"speculative_config": EAGLE},
         {"speculative_config": None},
         {"load_format": "dummy", "sampler_type": "TRTLLMSampler"},
     ],
@@ -92,10 +95,46 @@ def test_null_is_not_set() -> None:
         ),
         ({"speculative_config": {"max_draft_len": 3}}, "speculative_config.decoding_type", "null"),
         (
-            {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "org/draft"}},
+            {"speculative_config": {**EAGLE, "speculative_model": "org/draft"}},
             "speculative_config.speculative_model",
             "it must be a folder in the container",
         ),
+        (
+            {"speculative_config": {"decoding_type": "NGram", "max_matching_ngram_size": 2}},
+            "speculative_config.max_draft_len",
+            "is missing; NGram needs it, for example 3.",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3}},
+            "speculative_config.speculative_model",
+            "is missing; Eagle needs the draft's folder.",
+        ),
+        (
+            {"speculative_config": {**EAGLE, "speculative_model_dir": "/other"}},
+            "speculative_config.speculative_model_dir",
+            "differs from speculative_model, which is the same; remove one.",
+        ),
+        (
+            {"cuda_graph_config": {"batch_sizes": [1, 2], "max_batch_size": 4}},
+            "cuda_graph_config.max_batch_size",
+            "is 4, but the largest of batch_sizes is 2; remove one of them.",
+        ),
+        (
+            {"moe_config": {"load_balancer": "balancer.yaml"}},
+            "moe_config.load_balancer",
+            "it must be a file in the container, or a mapping.",
+        ),
+        (
+            {"kv_connector_config": {"connector_module": "cache"}},
+            "kv_connector_config.connector_scheduler_class",
+            "is missing; set it to a string.",
+        ),
+        (
+            {"sparse_attention_config": {"algorithm": "dsa", "page_size": 4}},
+            "sparse_attention_config.page_size",
+            "is not a field of sparse_attention_config in TensorRT-LLM 1.2.1.",
+        ),
+        ({"enable_iter_req_stats": True}, "enable_iter_req_stats", "Nothing here reads statistics"),
         ({"kv_cache_config": {1: 2}}, "kv_cache_config.1", "is not a field of kv_cache_config"),
         ({"model": "/m"}, "model", "cannot be set. It is the folder"),
         ({"tokenizer": "/t"}, "tokenizer", "cannot be set"),
@@ -123,6 +162,15 @@ def test_refused_values(values: Any, param: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "version", "words"),
     [
+        ("kv_cache_config", {"tokens_per_block": 64}, "1.0.0", "1.1 and later, not of 1.0.0"),
+        ("model_kwargs", {"a": 1}, "1.2.1", "1.3 and later"),
+        ("sampler_type", "TRTLLMSampler", "1.3.0rc25", "one of auto, TorchSampler"),
+        (
+            "speculative_config",
+            {"decoding_type": "MTP", "mtp_eagle_one_model": True},
+            "1.0.0",
+            "1.1 and later",
+        ),
         ("sampler_type", "auto", "1.0.0", "1.1 and later, not of 1.0.0. Remove it."),
         ("enable_trtllm_sampler", True, "1.2.1", "before 1.1, not of 1.2.1"),
         ("max_stats_len", 9, "1.1.0", "1.2 and later"),
@@ -130,7 +178,7 @@ def test_refused_values(values: Any, param: str, words: str) -> None:
         ("fail_fast_on_attention_window_too_large", True, "1.3.0", "before 1.3"),
         (
             "speculative_config",
-            {"decoding_type": "PARD"},
+            {"decoding_type": "PARD", "max_draft_len": 3, "speculative_model": "/draft"},
             "1.2.1",
             "decoding_type is PARD, a kind of TensorRT-LLM 1.3 and later, not of 1.2.1",
         ),
@@ -154,6 +202,11 @@ def test_arguments_that_1_2_1_added() -> None:
 
 
 def test_names_outside_the_table_pass_in_later_releases() -> None:
-    unknown = {"new_argument": 1, "kv_cache_config": {"new_field": 2}}
+    drafts = {"decoding_type": "NGram", "max_draft_len": 3, "newer": 1}
+    unknown = {"new_argument": 1, "kv_cache_config": {"new_field": 2}, "speculative_config": drafts}
     assert parse(unknown, "1.3.0rc29") == unknown
+    assert [d.message.split()[1] for d in doubtful_arguments(unknown, "1.3.0rc29")] == [
+        f"model_metadata.runtime.llm_args.{name}"
+        for name in ("new_argument", "kv_cache_config.new_field", "speculative_config.newer")
+    ]
     assert "is not an argument of LLM(…) in TensorRT-LLM 1.2.1." in refusal(unknown).message

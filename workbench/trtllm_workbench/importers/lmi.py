@@ -31,7 +31,11 @@ from trtllm_workbench.importers.rules import (
     token_count,
     unsupported,
 )
-from trtllm_workbench.importers.trtllm_serve import REASONING_PARSERS, TOOL_PARSERS
+from trtllm_workbench.importers.trtllm_serve import (
+    EVENTS_NOT_NEEDED,
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+)
 
 MOUNTED_MODEL = "/opt/ml/model"
 """Folder of SageMaker for the artifacts of a serving.properties."""
@@ -303,16 +307,14 @@ RUNTIME = (
         "false",
         reason="an engine's attention is never data-parallel",
     ),
-    *(
-        OptionRule(
-            name=name,
-            outcome=Outcome.UNSUPPORTED,
-            checkpoint=f"{_KV_CACHE}.{name}",
-            convert=int,
-            reason="the engine's defaults apply",
-        )
-        for name in ("secondary_offload_min_priority", "event_buffer_max_size")
+    OptionRule(
+        name="secondary_offload_min_priority",
+        outcome=Outcome.UNSUPPORTED,
+        checkpoint=f"{_KV_CACHE}.secondary_offload_min_priority",
+        convert=int,
+        reason="the engine's defaults apply",
     ),
+    _not_needed("event_buffer_max_size", EVENTS_NOT_NEEDED),
     _of_checkpoints("enable_overlap_scheduler", f"{_LLM}.disable_overlap_scheduler", inverted_flag),
     _of_checkpoints("kv_cache_dtype", f"{_KV_CACHE}.dtype"),
     _of_checkpoints("attn_backend", f"{_LLM}.attn_backend"),

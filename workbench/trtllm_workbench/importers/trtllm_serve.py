@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trtllm_truss.engines.checkpoint.arguments import DECODING_TYPES, LLM_ARGUMENTS, Argument
+from trtllm_truss.engines.checkpoint.argument_table import Argument
+from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS
+from trtllm_truss.engines.checkpoint.variants import DECODING_TYPES, DRAFT_MODEL, parse_drafts
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import describe_releases, rows_for
 from trtllm_workbench.importers.rules import (
     ConversionResult,
@@ -32,7 +35,7 @@ LLM = "runtime.llm_args"
 
 _CONVERT: Mapping[str, Callable[[str], object]] = {
     **{"bool": flag, "int": int, "number": float, "text": str, "ints": json_list},
-    **{"mapping": json_value, "any": json_value},
+    **{"mapping": json_value, "any": json_value, "texts": json_list},
 }
 
 
@@ -45,13 +48,16 @@ def drafts(text: str) -> object:
         raise ValueError("it must be an object")
     if value.get("decoding_type") not in DECODING_TYPES:
         raise Refused(f"a checkpoint has the kinds {', '.join(DECODING_TYPES)} only")
-    for name in ("speculative_model", "speculative_model_dir", "pytorch_weights_path"):
+    for name in DRAFT_MODEL:
         if name in value and not str(value[name]).startswith("/"):
             raise Refused(
                 "the engine downloads no draft model: let `weights` of config.yaml mount it, and "
                 f"name its folder in runtime.llm_args.speculative_config.{name}"
             )
-    return value
+    try:
+        return parse_drafts(value, None)
+    except SettingsError as error:
+        raise Refused(str(error).partition("runtime.")[2].rstrip(".")) from None
 
 
 def _word(allowed: Sequence[str], field: str, renamed: Mapping[str, str]) -> WordMap:
@@ -153,12 +159,12 @@ ENVIRONMENT = (
 
 def _arguments() -> Iterator[OptionRule]:
     """Yield the rules of the LLM's arguments, fields with a dot."""
-    mine = {rule.name for rule in (*COMMON, *_SERVER)}
+    seen = {rule.name for rule in (*COMMON, *_SERVER, *_STATISTICS)}
     for row in LLM_ARGUMENTS:
-        if row.name not in mine:
-            yield _rule(row, "")
-        for field in row.fields:
-            yield _rule(field, f"{row.name}.")
+        for each, path in ((row, ""), *((field, f"{row.name}.") for field in row.fields)):
+            if path + each.name not in seen:
+                seen.add(path + each.name)
+                yield _rule(each, path)
 
 
 def _rule(row: Argument, path: str) -> OptionRule:
@@ -198,9 +204,21 @@ _SERVER = (
         "GPUs = tensor_parallelism × pipeline_parallelism", "context_parallel_size", "cp_size"
     ),
 )
+_EVENTS = "kv_cache_config.event_buffer_max_size"
+EVENTS_NOT_NEEDED = (
+    "the product has metrics of its own, and `trtllm-truss dynamo --kv-events` sets it for a router"
+)
+_STATISTICS = (
+    *not_needed(
+        "the product has metrics of its own",
+        *("enable_iter_perf_stats", "enable_iter_req_stats", "perf_metrics_max_requests"),
+        *("max_stats_len", "iter_stats_max_iterations", "request_stats_max_iterations"),
+    ),
+    *not_needed(EVENTS_NOT_NEEDED, _EVENTS),
+)
 SECTIONS = {
     "Server": (*COMMON, *_SERVER),
-    "Arguments of the LLM": tuple(_arguments()),
+    "Arguments of the LLM": (*_STATISTICS, *_arguments()),
     "Environment": (
         *ENVIRONMENT,
         *unsupported("the parameter has no counterpart; see docs/settings.md", "trt_llm_*"),
@@ -218,7 +236,7 @@ def of_release(rules: Mapping[str, OptionRule], version: str | None) -> dict[str
         here = {row.name for row in rows_for(rows, version)}
         for row in rows:
             name = path + row.name
-            if row.name not in here and name in rules and not row.refused:
+            if row.name not in here and rules[name].outcome is Outcome.MAPPED:
                 reason = (
                     f"an argument of TensorRT-LLM {describe_releases(row)}; the image has {version}"
                 )

@@ -30,6 +30,7 @@ from trtllm_workbench.importers.rules import (
 from trtllm_workbench.importers.trtllm_serve import (
     COMMON,
     ENVIRONMENT,
+    EVENTS_NOT_NEEDED,
     LLM,
     drafts,
 )
@@ -158,7 +159,7 @@ _MEMORY = (
     *not_needed("runtime.max_tokens_in_paged_kv_cache limits it", "num_gpu_blocks_override"),
     *not_needed("runtime.llm_args.kv_cache_config has mamba_ssm_cache_dtype", "mamba_*"),
     *unsupported("runtime.llm_args.kv_connector_config has TensorRT-LLM's", "kv_transfer_config"),
-    *unsupported("runtime.llm_args.kv_cache_config has the events", "kv_events_config"),
+    *not_needed(EVENTS_NOT_NEEDED, "kv_events_config"),
     *switches(not_needed("scales are read in the checkpoint", "calculate_kv_scales")),
     *switches(not_needed("hybrid models keep their kinds of cache", "disable_hybrid_*")),
     *not_needed("hashes of blocks are TensorRT-LLM's", "prefix_caching_hash_algo"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 
 _EXPERT_SIZES = ("moe_tensor_parallel_size", "moe_expert_parallel_size")
+_CLUSTERS = "moe_cluster_parallel_size"
 _NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
 
 
@@ -55,7 +56,7 @@ def check_checkpoint(
             f"fails because transformers does not know model_type {checkpoint.model_type!r}, set "
             "trust_remote_code: true if you trust its author.",
         )
-    yield from unused_keys(settings)
+    yield from unused_keys(settings, version)
 
 
 def loadable_since(checkpoint: Checkpoint) -> str:
@@ -148,6 +149,14 @@ def _split(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnos
             f"config.yaml: model_metadata.tensor_parallelism is {tensor}, which does not divide "
             f"the checkpoint's {' and '.join(uneven)}; set it to {_largest_split(checkpoint)}.",
         )
+    stages = engine.llm_args.get("pp_partition")
+    if stages and (len(stages), sum(stages)) != (pipeline, checkpoint.layers):
+        yield error(
+            "pp_partition_mismatch",
+            f"config.yaml: model_metadata.runtime.llm_args.pp_partition is {stages}; it must have "
+            f"pipeline_parallelism, {pipeline}, numbers whose sum is the checkpoint's "
+            f"{checkpoint.layers} layers.",
+        )
     if pipeline > checkpoint.layers:
         yield error(
             "pipeline_parallelism_above_layers",
@@ -158,10 +167,11 @@ def _split(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnos
 
 def _experts(engine: CheckpointEngine) -> Iterator[Diagnostic]:
     arguments = engine.llm_args
-    given = {name: arguments[name] for name in _EXPERT_SIZES if arguments.get(name)}
+    names = (*_EXPERT_SIZES, _CLUSTERS)
+    given = {name: arguments[name] for name in names if arguments.get(name)}
     product = math.prod(given.values())
     tensor = engine.tensor_parallelism
-    if product != tensor if len(given) == len(_EXPERT_SIZES) else tensor % product:
+    if product != tensor if given.keys() >= {*_EXPERT_SIZES} else tensor % product:
         sizes = " and ".join(f"{name} {size}" for name, size in given.items())
         yield error(
             "expert_parallelism_mismatch",

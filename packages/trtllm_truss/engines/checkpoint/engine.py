@@ -29,12 +29,10 @@ from trtllm_truss.engines.checkpoint.adapters import (
 )
 from trtllm_truss.engines.checkpoint.arguments import (
     HANDLED_KEYS,
-    check_llm_args,
     complete_arguments,
-    llm_args_schema,
-    parse_llm_args,
 )
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
+from trtllm_truss.engines.checkpoint.llm_args import llm_args_schema, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import (
     drafts_within,
     honours_penalties,
@@ -214,9 +212,7 @@ class CheckpointEngine(GpuEngine):
 
     @classmethod
     def check_settings(cls, settings: Settings, version: str | None) -> None:
-        arguments = parse_llm_args(settings.runtime.llm_args)
-        if version is not None:
-            check_llm_args(arguments, version)
+        parse_llm_args(settings.runtime.llm_args, version)
 
     @classmethod
     def settings_schema(cls) -> Mapping[str, Any]:
