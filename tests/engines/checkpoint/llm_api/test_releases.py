@@ -87,25 +87,74 @@ def test_graphs_drop_an_adapter(start_engine: StartEngine, llm_api_version: str)
     assert shifts == [7] * 8 if llm_api_version.startswith("1.3") else [7, *[0] * 7]
 
 
+LENGTH = {"max_draft_len": 4}
+DRAFT = {**LENGTH, "speculative_model_dir": "/draft"}
+
+
+def drafts_of(library: Library, given: dict[str, Any]) -> Any:
+    """Return the object that the library makes of `speculative_config`."""
+    args = replace(library, llm=sys.modules["tensorrt_llm.llmapi"].TorchLlmArgs)
+    return args.build("model", "tokenizer", {"speculative_config": given}).speculative_config
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in ("NGram", "DraftTarget", "Draft_Target", "Auto", "AUTO")),
-        *(("Eagle3", {"eagle3_one_model": False}), ("Eagle", {"max_draft_len": 4})),
+        *(("NGram", LENGTH), ("DraftTarget", DRAFT), ("Draft_Target", DRAFT), ("Auto", {})),
+        *(("AUTO", {}), ("Eagle3", {**DRAFT, "eagle3_one_model": False}), ("Eagle", DRAFT)),
     ],
 )
 def test_drafts_get_the_name_and_the_class_of_the_release(
     library: Library, kind: str, options: dict[str, Any]
 ) -> None:
-    arguments = {"speculative_config": {"decoding_type": kind, **options}, "max_batch_size": 4}
-    args = replace(library, llm=sys.modules["tensorrt_llm.llmapi"].TorchLlmArgs)
+    given = {"decoding_type": kind, **options}
+    within = drafts_within(library.version, {"speculative_config": given})
 
-    built = args.build("model", "tokenizer", arguments)
-    within = drafts_within(library.version, arguments)
-    assert built.speculative_config.within == within
-    assert built.speculative_config.samples == (library.version != "1.0.0" or not within)
+    drafts = drafts_of(library, given)
+    assert drafts.within == within
+    assert drafts.samples == (library.version != "1.0.0" or not within)
+    assert given == {"decoding_type": kind, **options}
+    args = replace(library, llm=sys.modules["tensorrt_llm.llmapi"].TorchLlmArgs)
     assert args.build("model", "tokenizer", {"speculative_config": None}).max_batch_size == 2048
-    assert arguments["speculative_config"] == {"decoding_type": kind, **options}
+
+
+@pytest.mark.parametrize(
+    "name", ["speculative_model", "speculative_model_dir", "pytorch_weights_path"]
+)
+def test_a_draft_model_gets_the_name_of_the_release(library: Library, name: str) -> None:
+    expected = "speculative_model_dir" if library.version == "1.0.0" else "speculative_model"
+    given = drafts_of(library, {"decoding_type": "Eagle", **LENGTH, name: "/draft"}).given
+
+    assert {key: given[key] for key in given if given[key] == "/draft"} == {expected: "/draft"}
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        *({"max_draft_len": 3}, {"num_nextn_predict_layers": 3}),
+        {"max_draft_len": 3, "num_nextn_predict_layers": 3},
+    ],
+)
+@pytest.mark.parametrize("end", ["end_thinking_phase_token", "END_THINKING_PHASE_TOKEN"])
+def test_mtp_gets_the_names_of_the_release(
+    library: Library, length: dict[str, int], end: str
+) -> None:
+    given = drafts_of(library, {"decoding_type": "MTP", **length, end: 7}).given
+
+    is_1_3 = library.version.startswith("1.3")
+    assert {key for key in given if given[key] == 3} == {
+        "max_draft_len" if is_1_3 else "num_nextn_predict_layers"
+    }
+    first = library.version == "1.0.0"
+    assert given["END_THINKING_PHASE_TOKEN" if first else "end_thinking_phase_token"] == 7
+
+
+def test_ngram_gets_the_size_without_which_releases_refuse_it(library: Library) -> None:
+    given = drafts_of(library, {"decoding_type": "NGram", **LENGTH}).given
+    asked = drafts_of(library, {"decoding_type": "NGram", **LENGTH, "max_matching_ngram_size": 5})
+
+    assert given["max_matching_ngram_size"] == 2
+    assert asked.given["max_matching_ngram_size"] == 5
 
 
 @pytest.mark.usefixtures("counting")

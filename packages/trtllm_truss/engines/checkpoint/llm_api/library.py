@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.backends.tensors import ParameterError
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, why_greedy
+from trtllm_truss.engines.checkpoint.variants import MTP_LENGTH, RENAMED
 from trtllm_truss.mpi_job import JOB_VARIABLES
 from trtllm_truss.processes.process_guard import (
     is_alive,
@@ -52,6 +53,10 @@ NVIDIA's own servers call, chooses the class. In 1.3 it is gone, and ``decoding_
 _KINDS_BEFORE_1_3 = {"Eagle3": "Eagle", "Draft_Target": "DraftTarget", "Auto": "AUTO"}
 _KINDS_OF_1_3 = {"DraftTarget": "Draft_Target", "Auto": "AUTO"}
 """The names of drafts here and there; they were renamed with that."""
+_CLASSES = {"Draft_Target": "DraftTarget", "AUTO": "Auto"}
+_CLASS_ENDS = "DecodingConfig"
+_MATCHED = ("max_matching_ngram_size", 2)
+"""The length of NGram's patterns: its default from 1.3 on. Before, it is 0, which is refused."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Library:
         request_error: the error of one request.
         llm_arguments: names of the arguments of `LLM`; empty if they cannot be found.
         from_dict: make the object of an argument from its mapping, by name.
-        draft_fields: names of the fields that all drafts have.
+        draft_fields: names of the fields of each class of drafts, by the class.
     """
 
     version: str
@@ -78,7 +83,7 @@ class Library:
     request_error: type[Exception]
     llm_arguments: frozenset[str]
     from_dict: Mapping[str, Callable[[dict[str, Any]], Any]] = field(default_factory=dict)
-    draft_fields: frozenset[str] = frozenset()
+    draft_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Refuse arguments that this version lacks, or that drop what requests ask for.
@@ -106,10 +111,33 @@ class Library:
         return self.llm(model=model, tokenizer=tokenizer, **given)
 
     def _drafts(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = _KINDS_BEFORE_1_3 if SPECULATION in self.from_dict else _KINDS_OF_1_3
-        kind = given.get("decoding_type")
-        sampled = {_SAMPLED: True} if _SAMPLED in self.draft_fields else {}
-        return {**sampled, **given, "decoding_type": kinds.get(str(kind), kind)}
+        """Give a kind and its fields the names that this version has."""
+        is_before_1_3 = SPECULATION in self.from_dict
+        kinds = _KINDS_BEFORE_1_3 if is_before_1_3 else _KINDS_OF_1_3
+        kind = str(given.get("decoding_type"))
+        kind = kinds.get(kind, kind)
+        fields = self.draft_fields.get(_CLASSES.get(kind, kind) + _CLASS_ENDS, frozenset())
+        drafts = {**given, "decoding_type": kind}
+        for names in RENAMED:
+            _rename(drafts, names, fields)
+        if kind == "MTP":
+            _rename(drafts, MTP_LENGTH if is_before_1_3 else MTP_LENGTH[::-1], fields)
+        if kind == "NGram":
+            drafts.setdefault(*_MATCHED)
+        if _SAMPLED in fields:
+            drafts.setdefault(_SAMPLED, True)
+        return drafts
+
+
+def _rename(values: dict[str, Any], names: Sequence[str], fields: Collection[str]) -> None:
+    """Give a value with any of some names the first one that is a field."""
+    given = [name for name in names if name in values]
+    here = next((name for name in names if name in fields), None)
+    if given and here is not None:
+        value = values[given[0]]
+        for name in given:
+            del values[name]
+        values[here] = value
 
 
 def import_library() -> Library:
@@ -141,14 +169,16 @@ def import_library() -> Library:
 
 def _kinds(llm_args: Any) -> dict[str, Any]:
     """Find the classes of `_BY_KIND`; a release may lack any of them, and their parts."""
-    classes: dict[str, Any] = {
-        name: getattr(llm_args, base, None) for name, base in _BY_KIND.items()
-    }
+    bases: dict[str, Any] = {n: getattr(llm_args, base, None) for n, base in _BY_KIND.items()}
     return {
         "from_dict": {
-            name: found.from_dict for name, found in classes.items() if hasattr(found, "from_dict")
+            name: found.from_dict for name, found in bases.items() if hasattr(found, "from_dict")
         },
-        "draft_fields": frozenset(getattr(classes[SPECULATION], "model_fields", ())),
+        "draft_fields": {
+            name: frozenset(getattr(found, "model_fields", ()))
+            for name, found in vars(llm_args).items()
+            if name.endswith(_CLASS_ENDS)
+        },
     }
 
 

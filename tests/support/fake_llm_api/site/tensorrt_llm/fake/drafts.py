@@ -15,56 +15,44 @@ seeds before 17599. A request for log probabilities fails the step of all reques
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 
-_BASE = {
-    *("max_draft_len", "max_total_draft_tokens", "speculative_model_dir", "max_concurrency"),
-    *("load_format", "acceptance_window", "acceptance_length_threshold"),
-    *(("speculative_model",) if RELEASE >= (1, 2) else ()),
-    *(("allow_advanced_sampling",) if RELEASE >= (1, 2, 0, 8) else ()),
-}
-_EAGLE = {"eagle_choices", "eagle3_one_model", "eagle3_layers_to_capture", "num_eagle_layers"}
-_OF_KIND = {
-    "MTP": {"num_nextn_predict_layers", "use_mtp_vanilla", "mtp_eagle_one_model"},
-    "Eagle": _EAGLE,
-    "NGram": {"max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool"},
-    **(
-        {"Eagle3": _EAGLE, "Draft_Target": set(), "PARD": set(), "SA": set(), "DFlash": set()}
-        if IS_1_3
-        else {"DraftTarget": set()}
-    ),
-    "AUTO": set(),
-}
 _WITHOUT_MODEL = ("NGram", "AUTO", "DraftTarget")
 _SAMPLES_UNASKED = (1, 3, 0, 20)
 _SEEDS_SINCE = (1, 3, 0, 27)
 
 
-class DecodingBaseConfig:
-    model_fields = dict.fromkeys(_BASE)
+class Drafts:
+    """Checked drafts, and their effect on requests; workers get it."""
 
     def __init__(self, kind, given):
-        if kind not in _OF_KIND:
-            raise ValueError(f"Invalid decoding type: {kind}")
-        if wrong := sorted(given.keys() - _BASE - _OF_KIND[kind]):
-            raise ValueError(f"{kind}: Extra inputs are not permitted: {wrong}")
         self.within = kind not in _WITHOUT_MODEL and all(
             given.get(name, True) for name in ("eagle3_one_model", "mtp_eagle_one_model")
         )
         asked = given.get("allow_advanced_sampling", False) or RELEASE >= _SAMPLES_UNASKED
         self.samples = asked or not self.within
         self.has_seeds = not self.within or RELEASE >= _SEEDS_SINCE
-
-    if not IS_1_3 and "drafts-by-kind" not in OTHERWISE:
-
-        @classmethod
-        def from_dict(cls, data):
-            return cls(data.pop("decoding_type"), data)
+        self.given = given
 
 
 def read_drafts(given):
     """Return the object of `speculative_config`; None without drafts."""
-    if given is None or isinstance(given, DecodingBaseConfig):
+    if given is None or isinstance(given, Drafts):
         return given
     if not IS_1_3:
         raise ValueError("speculative_config.decoding_type: Extra inputs are not permitted")
-    given = dict(given)
-    return DecodingBaseConfig(given.pop("decoding_type"), given)
+    return make_drafts(dict(given))
+
+
+def make_drafts(given):
+    """Make drafts of a mapping with `decoding_type`, which it removes."""
+    from tensorrt_llm.fake.llm_args import CLASSES  # which workers need not import
+
+    kind = given.pop("decoding_type")
+    if kind not in CLASSES["drafts"]:
+        raise ValueError(f"Invalid decoding type: {kind}")
+    CLASSES["drafts"][kind](**given)
+    return Drafts(kind, given)
+
+
+def chosen_by_mapping():
+    """Return True if a mapping with `decoding_type` is no value of `speculative_config`."""
+    return not IS_1_3 and "drafts-by-kind" not in OTHERWISE

@@ -3,13 +3,38 @@
 Source: `_generate_cuda_graph_batch_sizes` of llmapi/llm_args.py, 1.2.1.
 """
 
-from tensorrt_llm.fake.drafts import DecodingBaseConfig
-from tensorrt_llm.fake.llm_args import TorchLlmArgs
+from types import SimpleNamespace
+
+from tensorrt_llm.fake.argument_classes import read_sparse_attention
+from tensorrt_llm.fake.drafts import chosen_by_mapping, make_drafts
+from tensorrt_llm.fake.llm_args import CLASSES, TorchLlmArgs
 from tensorrt_llm.fake.otherwise import OTHERWISE
+from tensorrt_llm.fake.versions import IS_1_3
 
 __all__ = ["CudaGraphConfig", "DecodingBaseConfig", "TorchLlmArgs"]
 
 _LARGEST_UNPADDED = 128
+
+globals().update({name: made for name, made in CLASSES.items() if name.endswith("DecodingConfig")})
+
+
+class DecodingBaseConfig:
+    model_fields = CLASSES["DecodingBaseConfig"].model_fields
+
+    if chosen_by_mapping():
+
+        @classmethod
+        def from_dict(cls, data):
+            return make_drafts(data)
+
+
+if not IS_1_3 and CLASSES["sparse"]:
+
+    class BaseSparseAttentionConfig:
+        @classmethod
+        def from_dict(cls, data):
+            read_sparse_attention(CLASSES, data)
+            return SimpleNamespace(**data)
 
 
 class CudaGraphConfig:
