@@ -274,6 +274,30 @@ def test_a_template_that_cannot_be_compiled_is_named(folder: Path, template: str
         load_tokenizer(folder)
 
 
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "takes more",
+        ),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{ 'a' * 10**9 }}", "too large"),
+    ],
+)
+def test_a_template_that_has_no_end_fails_the_start(
+    folder: Path, template: str, reason: str
+) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ArtifactError, match=rf"chat template in .* cannot be used: .*{reason}"):
+        load_tokenizer(folder)
+
+
+def test_a_template_that_wants_another_conversation_is_loaded(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('system first') }}")
+    assert load_tokenizer(folder).chat_template
+
+
 @pytest.mark.parametrize("files", [(), ("a.gguf", "b.gguf"), ("tokenizer.model",)])
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, files: tuple[str, ...]) -> None:
     for name in files:

@@ -33,6 +33,7 @@ from trtllm_truss.engines.model_config import AdapterRepository
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import (
     Machine,
+    check_jinja,
     check_machine,
     container_sentences,
     inspect_machine,
@@ -199,7 +200,7 @@ def _machine(machine: Machine) -> tuple[list[str], list[Diagnostic]]:
     facts = container_sentences(machine.python, machine.runtime, machine.cuda)
     gpus = machine.gpus.devices
     facts += [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
-    findings = []
+    findings = [*check_jinja()]
     if machine.triton is None:
         findings.append(warning("no_triton", machine.triton_problem))
     else:

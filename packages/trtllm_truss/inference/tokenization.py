@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
+from trtllm_truss.text.template_limits import RENDER_LIMIT_S, SHORT_RENDER_LIMIT_S
 from trtllm_truss.text.text_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
 
@@ -336,6 +337,7 @@ def _ids(
             max_tokens=max_tokens,
             keep_last=keep_last,
             checkpoint=checkpoint,
+            limit_s=SHORT_RENDER_LIMIT_S if checkpoint is _go_on else RENDER_LIMIT_S,
         )
     if request.prompt_ids is None:
         return tokenizer.encode(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import enum
 import importlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.diagnostics import Diagnostic, warning
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.host import Gpu, minimum_driver
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.runtime import (
@@ -504,6 +505,29 @@ def _mode_sentence(cuda: Cuda) -> str:
     if cuda.mode is CompatibilityMode.MINOR:
         return f"{cuda.mode.value} (the image's driver in {own}, does not run here)"
     return str(cuda.mode.value)
+
+
+JINJA = "jinja2"
+JINJA_RELEASES = ((3, 1, 6), (3, 2))
+"""The first release whose sandbox has no known way out (CVE-2025-27516), and the first unknown one:
+`text.sandbox` builds on the code that 3.1 writes."""
+
+
+def check_jinja(version: str | None = None) -> Iterator[Diagnostic]:
+    """Yield an error if chat templates would run in an unsafe release of Jinja.
+
+    Args:
+        version: of Jinja; the installed one by default.
+    """
+    version = version or importlib.metadata.version(JINJA)
+    oldest, unknown = JINJA_RELEASES
+    if not oldest <= tuple(map(int, re.findall(r"\d+", version))) < unknown:
+        wanted = f"jinja2>={'.'.join(map(str, oldest))},<{'.'.join(map(str, unknown))}"
+        yield error(
+            "unsafe_jinja",
+            f"Jinja2 {version} is installed, whose sandbox for chat templates is unsafe or "
+            f"unknown; add {wanted!r} to requirements.txt, or run pip install {wanted!r}.",
+        )
 
 
 _SHM_BYTES = 1 << 30

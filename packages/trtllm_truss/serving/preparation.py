@@ -33,6 +33,7 @@ from trtllm_truss.engines.kinds import (
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.describe import (
     Machine,
+    check_jinja,
     check_machine,
     container_sentences,
     inspect_machine,
@@ -532,6 +533,7 @@ def prepare(
     Raises:
         StartupError: the engine is unusable here.
     """
+    _raise_errors([*check_jinja()])
     machine = inspect_machine(environment.variables, image)
     host = host_info(machine)
     in_image = replace(host, image=image)

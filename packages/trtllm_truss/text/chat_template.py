@@ -4,7 +4,7 @@ The `transformers` library defines what a template may use
 (https://huggingface.co/docs/transformers/chat_templating_writing): the names given to `render`, the
 functions `raise_exception` and `strftime_now`, a `tojson` that leaves non-ASCII text alone, loop
 controls, and `{% generation %}` blocks, which mark the assistant's words for training and render
-their content here. Templates are downloaded, so they run in Jinja's sandbox.
+their content here. Templates are downloaded, so they run in a sandbox (`text/sandbox.py`).
 
 Special tokens in messages are kept from acting as control tokens: a user who writes `<|im_end|>`
 could otherwise end their turn and begin the system's. Each occurrence is masked before the template
@@ -14,21 +14,18 @@ of it as a special token.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from os.path import commonprefix
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.text.sandbox import SandboxedTemplate
+from trtllm_truss.text.template_limits import SHORT_RENDER_LIMIT_S, TemplateLimitError
 
 _PARSED = (
     r"(['\"])(?P<text>(?:(?!\1).)+)\1\s*(?:not\s+)?in\b|split\(\s*(['\"])(?P<cut>(?:(?!\3).)+)\3"
@@ -190,6 +187,10 @@ _END_MARK = "\ue000end of the last message\ue000 "
 """Private characters, which no message holds; a template that trims removes the last space."""
 
 
+_REASON_CHARACTERS = 1024
+"""Of a template's own message, which can quote a whole conversation."""
+
+
 class ChatTemplate:
     """A compiled chat template.
 
@@ -201,48 +202,60 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
-        try:
-            self._template = environment.from_string(source)
-        except (RecursionError, SyntaxError, ValueError, OverflowError) as error:
-            # Of Python's compiler, which gets the template as a program: too deep, or too long.
-            raise TemplateSyntaxError(str(error), 1) from error
+        self._template = SandboxedTemplate(source)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+    def try_out(self, variables: Mapping[str, Any]) -> None:
+        """Render a greeting, whether the template accepts it or not.
+
+        Raises:
+            TemplateLimitError: even that exceeds a limit.
+        """
+        greeting = {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "tools": None,
+            "add_generation_prompt": True,
+        }
+        try:
+            self._template.render({**variables, **greeting}, SHORT_RENDER_LIMIT_S)
+        except TemplateLimitError:
+            raise
+        except (RecursionError, MemoryError) as error:
+            raise TemplateLimitError(f"it ends with {type(error).__name__}") from None
+        except Exception:  # noqa: BLE001 - it may want another conversation
+            return
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        limit_s: float = SHORT_RENDER_LIMIT_S,
+    ) -> str:
         """Render the prompt, with special tokens written out.
 
         Args:
             messages: the conversation, oldest first, each with `role` and `content`.
             variables: all other names of the template.
+            limit_s: CPU time.
 
         Raises:
-            InvalidRequest: the template rejects these messages, or fails on them.
+            InvalidRequest: the template rejects these messages, fails on them, or exceeds a limit.
         """
         try:
-            return self._template.render({**variables, "messages": messages})
+            return self._template.render({**variables, "messages": messages}, limit_s)
         except TemplateError as error:
-            reason = error.message or type(error).__name__
-        except (
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
-            # Such a message can quote the conversation; its kind has to do.
+            reason = (error.message or type(error).__name__)[:_REASON_CHARACTERS]
+        except Exception as error:  # noqa: BLE001 - a template is a program of a stranger
+            # Its message can quote the conversation; its kind has to do.
             reason = type(error).__name__
         raise InvalidRequest(
             f"messages do not fit the model's chat template: {reason}", param="messages"
         )
 
     def render_open(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        limit_s: float = SHORT_RENDER_LIMIT_S,
     ) -> str:
         """Render the prompt up to the end of the last message's text, for the model to continue.
 
@@ -264,7 +277,7 @@ class ChatTemplate:
                 "continue_final_message to false.",
                 param="messages",
             )
-        prompt = self.render([*before, {**last, "content": text + _END_MARK}], variables)
+        prompt = self.render([*before, {**last, "content": text + _END_MARK}], variables, limit_s)
         end = prompt.rfind(_END_MARK.strip())
         if end < 0:
             raise InvalidRequest(
@@ -274,34 +287,3 @@ class ChatTemplate:
             )
         opened = prompt[:end]
         return opened if prompt.startswith(_END_MARK, end) else opened.rstrip()
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}…{% endgeneration %}`: renders its content."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML, which a model would read literally.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)

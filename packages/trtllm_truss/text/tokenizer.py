@@ -16,6 +16,7 @@ from trtllm_truss.conversation.templates import ModelTemplates
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
+from trtllm_truss.text.template_limits import RENDER_LIMIT_S, TemplateLimitError
 from trtllm_truss.text.text_stream import Decoding, LibraryPanic, choose_decoding, panics_as_errors
 from trtllm_truss.text.tokenizer_files import (
     TokenizerParts,
@@ -85,6 +86,8 @@ class TextTokenizer:
             for name, source in parts.chat_templates.items()
         }
         compiled = {name: template for name, (template, _) in self._chat_templates.items()}
+        for template in compiled.values():
+            template.try_out(self._named_tokens)
         self.templates = (
             ModelTemplates(compiled, self._named_tokens) if "default" in compiled else None
         )
@@ -220,6 +223,7 @@ class TextTokenizer:
         max_tokens: int | None = None,
         keep_last: int | None = None,
         checkpoint: Checkpoint = _go_on,
+        limit_s: float = RENDER_LIMIT_S,
     ) -> list[int]:
         """Encode a conversation in the model's prompt format.
 
@@ -235,6 +239,7 @@ class TextTokenizer:
             control_tokens: let special tokens that are written out in messages, tools and variables
                 act as such.
             max_tokens: as for `encode`.
+            limit_s: CPU time of the template.
 
         Raises:
             InvalidRequest: the model has no chat template, or it rejects the messages.
@@ -260,7 +265,7 @@ class TextTokenizer:
             "add_generation_prompt": add_generation_prompt,
         }
         render = template.render_open if continue_final_message else template.render
-        prompt = render(messages, context)
+        prompt = render(messages, context, limit_s)
         if control_tokens:
             parts = iter([prompt])
         else:
@@ -378,6 +383,11 @@ def _load(path: Path, trust_remote_code: bool) -> TextTokenizer:
         parts = read_tokenizer_folder(source, trust_remote_code=trust_remote_code)
     try:
         return TextTokenizer(parts)
+    except TemplateLimitError as error:
+        raise ArtifactError(
+            f"the chat template in {source} cannot be used: for one message of five characters, "
+            f"{error}. Correct or remove it."
+        ) from error
     except TemplateError as error:
         raise ArtifactError(
             f"the chat template in {source} is not valid Jinja ({error}); correct or remove it."

@@ -1,0 +1,214 @@
+"""Limits of what a chat template makes, and of the time that it takes.
+
+`text.time_limit` ends every loop. It cannot end one operation in C, so the sizes of those are
+limited here:
+
+- Texts and lists that a template makes and still holds may have `MAX_CHARACTERS` together, or
+  `CHARACTERS_PER_CHARACTER` for each of the conversation's. They are counted when they are made.
+  When they are too many, those that nothing else refers to any more are dropped from the count:
+  some models' templates append each piece of the prompt to one text.
+- A value that holds another one many times (`[x, x]`, then `[y, y]`, …) is small, but takes time
+  and memory without end when it is compared, hashed or written out. `Rendering.weigh` counts each
+  part as often as it would be visited, before any of that.
+- Texts and lists of less than `COUNTED_LENGTH` are not counted: a template cannot make more than
+  some 100 MB of them in a second, and its time is limited.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from sys import getrefcount
+from typing import Any, TypeVar, cast
+
+from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
+
+MAX_SOURCE_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 26
+CHARACTERS_PER_CHARACTER = 16
+MAX_RANGE = 100_000
+MAX_WIDTH = 1024
+MAX_BITS = 4096
+"""Of an integer that a template computes."""
+
+RENDER_LIMIT_S = 5.0
+SHORT_RENDER_LIMIT_S = 0.25
+"""For a conversation that is rendered on the event loop; it takes about a thousandth of this."""
+
+COMPILE_LIMIT_S = 10.0
+
+COUNTED_LENGTH = 64
+
+ITEM_CHARACTERS = 16
+"""Weight of an item of a list or mapping, beside its contents."""
+
+TEXT_CHARACTERS = 64
+"""Weight of a text, beside its characters."""
+
+ESCAPED_CHARACTERS = 10
+"""Characters that one may become where a list is written out: `\\U000e0001`."""
+
+_COUNT_AGAIN_CHARACTERS = 1 << 25
+
+Sized = TypeVar("Sized", bound="str | list[Any] | tuple[Any, ...]")
+
+
+class TemplateLimitError(TemplateError):
+    """A template takes more time, or makes larger values, than it may."""
+
+
+class Namespace(dict[str, Any]):
+    """`namespace()`, whose attributes blocks can set; compiled templates set them as items.
+
+    It has no function of Python, through which a template could reach a module.
+    """
+
+    __slots__ = ()
+
+
+_LISTS: tuple[type, ...] = (list, tuple, type({}.items()), type({}.keys()), type({}.values()))
+_PLAIN = frozenset({float, bool, type(None)})
+
+
+class Rendering(threading.local):
+    """The rendering in this thread, if any, and what it has made."""
+
+    _is_running = False
+    _limit = _held = _count_at = 0
+
+    def begin(self, variables: Mapping[str, Any]) -> None:
+        self._is_running = True
+        self._variables = variables
+        self._limit = MAX_CHARACTERS
+        self._is_extended = False
+        self._held = 0
+        self._count_at = _COUNT_AGAIN_CHARACTERS
+        self._made: dict[int, Any] = {}
+        self._weights: dict[int, tuple[Any, int]] = {}
+
+    def end(self) -> None:
+        self._is_running = False
+        self._limit = self._held = self._count_at = 0
+        self._variables = {}
+        self._made = {}
+        self._weights = {}
+
+    def made(self, value: Sized) -> Sized:
+        """Count a text or list that the template has made, and return it.
+
+        Raises:
+            TemplateLimitError: the template holds too much.
+        """
+        if len(value) >= COUNTED_LENGTH and self._is_running and id(value) not in self._made:
+            self._made[id(value)] = value
+            self._held += _size(value)
+            if self._held > self._count_at:
+                self.require(0)
+        return value
+
+    def require(self, characters: int) -> None:
+        """Refuse to make a value that would be too large beside those that the template holds.
+
+        Raises:
+            TemplateLimitError: it would be.
+            nodes.Impossible: nothing is rendered: the compiler computes a constant.
+        """
+        if self._held + characters <= self._count_at:
+            return
+        if not self._is_running:
+            raise nodes.Impossible
+        self._count()
+        if self._held + characters > self._limit and not self._is_extended:
+            self._is_extended = True
+            given = sum(map(self._weigh, self._variables.values()))
+            self._limit = max(self._limit, CHARACTERS_PER_CHARACTER * given)
+        if self._held + characters > self._limit:
+            raise TemplateLimitError("the text or a list that it makes is too large")
+        self._count_at = min(self._limit, self._held + max(characters, _COUNT_AGAIN_CHARACTERS))
+
+    def _count(self) -> None:
+        """Forget values that nothing else refers to, and count the others again."""
+        self._weights.clear()
+        made = [*self._made.values(), "".join(("un", "used"))]
+        self._made.clear()
+        *counts, unused = map(getrefcount, made)
+        self._made |= {
+            id(value): value for value, count in zip(made, counts, strict=False) if count > unused
+        }
+        self._held = sum(map(_size, self._made.values()))
+
+    def weigh(self, value: Any) -> int:
+        """Return the characters and items of a value, each as often as it would be visited.
+
+        Raises:
+            TemplateLimitError: they are too many.
+        """
+        weight = self._weigh(value)
+        self.require(weight)
+        return weight
+
+    def _weigh(self, value: Any) -> int:
+        if isinstance(value, str):
+            return len(value)
+        kind = type(value)
+        if kind in _PLAIN:
+            return ITEM_CHARACTERS
+        if kind is int:
+            return max(ITEM_CHARACTERS, int(value).bit_length())
+        known = self._weights.get(id(value)) if self._is_running else None
+        if known is not None:
+            return known[1]
+        items: Iterable[Any]
+        if isinstance(value, Namespace):
+            raise SecurityError("a namespace cannot be shown or compared.")
+        if isinstance(value, Mapping):
+            items = (part for pair in value.items() for part in pair)
+        elif isinstance(value, _LISTS):
+            items = cast("Iterable[Any]", value)
+        else:
+            return ITEM_CHARACTERS
+        weight = ITEM_CHARACTERS
+        for item in items:
+            weight += ITEM_CHARACTERS + self._weigh(item)
+        if self._is_running:
+            self._weights[id(value)] = value, weight  # held, so that its id stays its own
+        return weight
+
+
+def _size(value: Sized) -> int:
+    item = 1 if isinstance(value, str) else ITEM_CHARACTERS
+    return TEXT_CHARACTERS + item * len(value)
+
+
+rendering = Rendering()
+"""The rendering of each thread."""
+
+
+def require_width(value: Any) -> int:
+    """Return a number of characters by which a template fills up a text.
+
+    Raises:
+        TemplateLimitError: it is too large.
+    """
+    width = int(value)
+    if width > MAX_WIDTH:
+        raise TemplateLimitError(f"a width in it is larger than {MAX_WIDTH:,}")
+    return width
+
+
+def require_range(count: int) -> int:
+    """Return a number of items of a range.
+
+    Raises:
+        TemplateLimitError: it is too large.
+    """
+    if count > MAX_RANGE:
+        raise TemplateLimitError(f"a range in it is longer than {MAX_RANGE:,}")
+    return count
+
+
+def require_bits(bits: int) -> None:
+    """Raise TemplateLimitError if an integer has too many bits."""
+    if bits > MAX_BITS:
+        raise TemplateLimitError(f"a number in it has more than {MAX_BITS:,} bits")

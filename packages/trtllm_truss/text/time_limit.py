@@ -1,0 +1,149 @@
+"""A limit of CPU time for Python code that cannot be trusted to end, in the thread that calls it.
+
+A watching thread raises an exception in the thread of a call that takes too long
+(`PyThreadState_SetAsyncExc`), which works in the main thread too and costs the call nothing while
+it runs. The exception comes between two instructions of the interpreter: an operation in C ends
+first, so callers bound the size of those. CPU time, because a busy machine must not refuse a good
+request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+_LOOK_S = 0.05
+_AGAIN_S = 1.0
+"""Time after which an exception that had no effect is repeated: a destructor can swallow it."""
+
+_IDLE_LOOKS = 40
+"""Looks without a call after which the watching thread sleeps until the next one."""
+
+_raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+_forget_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+
+
+class TimeIsUp(BaseException):
+    """A call took more CPU time than it may; no `Exception`, which the call could catch."""
+
+
+class _Call:
+    """A running call.
+
+    Attributes:
+        thread: its thread's identifier.
+        is_over: nothing is to be raised in its thread any more.
+        is_late: something was raised there.
+    """
+
+    __slots__ = ("_limit_s", "_until_s", "is_late", "is_over", "thread")
+
+    def __init__(self, limit_s: float) -> None:
+        self.thread = threading.get_ident()
+        self.is_over = self.is_late = False
+        self._limit_s = limit_s
+        self._until_s: float | None = None
+
+    def look(self) -> None:
+        """Raise TimeIsUp in the thread of a late call, whose time begins with the first look."""
+        now_s = time.clock_gettime(time.pthread_getcpuclockid(self.thread))
+        if self._until_s is None:
+            self._until_s = now_s + self._limit_s
+        elif now_s > self._until_s:
+            self._until_s = now_s + _AGAIN_S
+            self.is_late = True
+            _raise_in(self.thread, TimeIsUp)
+
+
+class _Watch:
+    """The calls of this process, and the thread that looks at them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: set[_Call] = set()
+        self._has_calls = threading.Event()
+        self._is_awake = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self, limit_s: float) -> _Call:
+        call = _Call(limit_s)
+        with self._lock:
+            self._calls.add(call)
+            if not self._is_awake:
+                self._wake()
+        return call
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="time-limit", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread can be started; the next call tries again
+                return
+            self._thread = thread
+        self._is_awake = True
+        self._has_calls.set()
+
+    def end(self, call: _Call) -> None:
+        """Drop a call, and an exception that was not yet raised in this thread."""
+        call.is_over = True
+        with self._lock:  # after a look that has begun
+            self._calls.discard(call)
+            if call.is_late:
+                _forget_in(call.thread, None)
+
+    def _run(self) -> None:
+        idle_looks = 0
+        while True:
+            self._has_calls.wait()
+            time.sleep(_LOOK_S)
+            with self._lock:
+                idle_looks = 0 if self._calls else idle_looks + 1
+                if idle_looks >= _IDLE_LOOKS:
+                    self._has_calls.clear()
+                    self._is_awake = False
+                for call in self._calls:
+                    if not call.is_over:
+                        call.look()
+
+
+_watch = _Watch()
+
+
+def _watch_anew() -> None:
+    """Watch the calls of a forked process, which has the calling thread only."""
+    global _watch
+    _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_watch_anew)
+
+
+def run_limited(call: Callable[[], Result], limit_s: float) -> Result:
+    """Return the result of a call that takes at most `limit_s` of CPU time, and 0.1 s more.
+
+    The call makes no limited call itself.
+
+    Raises:
+        TimeIsUp: it takes longer.
+    """
+    watch = _watch
+    running = watch.begin(limit_s)
+    try:
+        try:
+            return call()
+        finally:
+            watch.end(running)
+    except TimeIsUp:
+        watch.end(running)  # the exception may have come within the first one
+        raise
