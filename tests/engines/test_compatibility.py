@@ -165,6 +165,11 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         WARNING,
         ["runtime.recv_poll_period_ms has no effect"],
     ),
+    "decoding_mode_incomplete": (
+        {"settings": runtime(decoding_mode="top_p")},
+        ERROR,
+        ["runtime.decoding_mode is top_p", "greedy or have a top_k", "remove it"],
+    ),
     "quantization_unknown": (
         {"config": new_config(algorithm="W1A1", kv_cache="INT2")},
         WARNING,

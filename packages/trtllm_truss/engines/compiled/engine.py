@@ -403,6 +403,7 @@ def check_compiled(
     yield from _limits(runtime, engine)
     yield from _capabilities(runtime, engine.config)
     yield from _unused_parameters(runtime)
+    yield from _decoding_mode(runtime)
     yield from _scheduling(runtime, engine)
     yield from _logits(runtime, engine)
     yield from _versions(engine.config, host)
@@ -460,6 +461,22 @@ def _unused_parameters(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
             "runtime_key_unused",
             "config.yaml: model_metadata.runtime.recv_poll_period_ms has no effect: only "
             "orchestrator mode reads it, which is not offered; remove it.",
+        )
+
+
+def _decoding_mode(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
+    """Find a mode that has one of the two layers for limits.
+
+    Neither layer then chooses a token of a request that the other is for: `skipDecode` in
+    cpp/tensorrt_llm/layers/topKSamplingLayer.cpp and topPSamplingLayer.cpp (near 0.14 to 0.20).
+    """
+    mode = runtime.parameters.get("decoding_mode")
+    missing = {"top_k": "without a top_k", "top_p": "that are greedy or have a top_k"}
+    if mode in missing:
+        yield error(
+            "decoding_mode_incomplete",
+            f"config.yaml: model_metadata.runtime.decoding_mode is {mode}, with which TensorRT-LLM "
+            f"chooses no tokens for requests {missing[mode]}; remove it.",
         )
 
 
