@@ -145,6 +145,30 @@ def test_stream_texts(text, error, message):
     assert message is None or failure.message == message
 
 
+# The checks of cpp/tensorrt_llm/executor/samplingConfig.cpp and executor/requestImpl.h in
+# NVIDIA/TensorRT-LLM, near 1.2.
+CHECKS = (
+    "beamWidth > 0 && beamWidth <= static_cast<SizeType32 const>(kMaxBeamWidth)",
+    *("topK.value() >= 0", "topP.value() > 0.f", "topP.value() <= 1.f", "topPMin.value() <= 1.f"),
+    *("topPResetIds.value() >= 0", "topPDecay.value() > 0.f", "temperature.value() >= 0.f"),
+    *("minTokens.value() >= 0", "beamSearchDiversityRate.value() >= 0.f"),
+    *("repetitionpenalty.value() > 0.f", "promptIgnoreLength.value() >= 0"),
+    *("lengthPenalty.value() >= 0.f", "earlyStopping.value() >= 0"),
+    *("noRepeatNgramSize.value() >= 0", "numReturnSequences.value() > 0"),
+    "beamWidth == 1 || numReturnSequences.value() <= beamWidth",
+    *("minP.value() >= 0.f && minP.value() <= 1.0f", "mMaxNewTokens > 0"),
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_values_that_the_runtime_refuses_are_the_callers_fault(check: str) -> None:
+    place = "(/src/tensorrt_llm/cpp/tensorrt_llm/executor/samplingConfig.cpp:271)"
+    said = f"[TensorRT-LLM][ERROR] Assertion failed: {check} {place}\n1 frame"
+    failure = from_stream_text(f"Cannot process new request: {said}")
+    assert type(failure) is errors.InvalidRequest
+    assert failure.message == f"Assertion failed: {check}"
+
+
 def test_the_codes_are_those_of_grpc():
     assert {code.name: code.value for code in StatusCode} == {
         code.name: code.value[0] for code in grpc.StatusCode

@@ -69,7 +69,10 @@ _CALLERS_FAULT = re.compile(
     r"incorrect sampling config|beam ?width|not supported|unsupported|invalid argument"
     r"|must be (in|at|between|greater|less|positive|non-?negative)|out of range"
     r"|need to build engine with|must be enabled|paged context fmha support"
-    r"|guideddecod|lora|assertion failed: .*(temperature|top_?[kp]|penalty|maxnewtokens|beam)",
+    r"|guideddecod|lora"
+    # The checks of executor::SamplingConfig and executor::Request (decoding.py, rule 2).
+    r"|assertion failed: .*(temperature|top_?[kp]|penalty|maxnewtokens|beam|minp\b|mintokens"
+    r"|minlength|earlystopping|norepeatngramsize|numreturnsequences|promptignorelength)",
     re.I,
 )
 _ENGINE_GONE = re.compile(
