@@ -126,7 +126,7 @@ class SamplingFields(Generic[Unset]):
     )
     top_k: int | Unset = _row(
         int,
-        "Number of tokens to sample from, at most 1024; 0 and -1 set no limit.",
+        "Number of tokens to draw from, at most 1024; 1 is greedy, 0 and -1 set no limit.",
         range=Range(0, 1024),
         zero=-1,
         tensors=("runtime_top_k",),
@@ -134,9 +134,17 @@ class SamplingFields(Generic[Unset]):
     )
     top_p: float | Unset = _row(
         float,
-        "Cumulative probability to sample from.",
+        "Cumulative probability to draw from; 0 is greedy.",
         range=Range(0, 1),
         tensors=("runtime_top_p",),
+        engine_default=0.0,
+        effect="limit",
+    )
+    min_p: float | Unset = _row(
+        float,
+        "Least probability of a token to draw, relative to the likeliest one's; 0 sets no limit.",
+        range=Range(0, 1),
+        tensors=("min_p",),
         engine_default=0.0,
         effect="limit",
     )

@@ -121,6 +121,7 @@ class GenerationRequest:
         token_details: attach tokens to every `TextDelta`, with log probabilities if available.
         log_probs: number of alternatives per token; 0 requests the log probability of the token
             only, None requests none. Implies `token_details`.
+        top_is_chosen: the only alternative of a token is the chosen one, as in LMI.
         prompt_details: attach the tokens of the prompt to the first `GenerationEnd`.
         running_usage: attach the token counts so far to every `TextDelta`.
         sampling: sampling parameters; a missing seed is drawn at random.
@@ -152,6 +153,7 @@ class GenerationRequest:
     echo: bool = False
     token_details: bool = False
     log_probs: int | None = None
+    top_is_chosen: bool = False
     prompt_details: bool = False
     running_usage: bool = False
     sampling: Sampling = field(default_factory=Sampling)

@@ -108,7 +108,7 @@ def test_one_log_probability_is_that_of_the_token(asked: int, given: int) -> Non
 @pytest.mark.parametrize(
     ("group", "options", "named"),
     [
-        ("sampling_options", {"min_p": 0.5}, "min_p"),
+        ("sampling_options", {"min_p": 1.5}, "min_p"),
         ("sampling_options", {"n": 2}, "n is 2"),
         ("sampling_options", {"temperature": -1}, "temperature"),
         ("sampling_options", {"guided_decoding": {"structural_tag": "{}"}}, "structural_tag"),

@@ -110,7 +110,6 @@ def test_log_probabilities_are_those_of_the_tokens(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"min_p": 0.5}, "min_p is 0.5"),
         ({"n": 2, "temperature": 1.0}, "n is 2"),
         ({"max_tokens": 9000}, "maximum context length is 8192"),
     ],

@@ -272,7 +272,7 @@ async def test_logits_of_answers_share_the_memory(
     """Ten tokens fit: two answers run at once, and one without logits beside them."""
     steps: list[Any] = [0.0, EngineUnavailable("gone")]
     engine = FakeEngine(lambda _: steps, tokenizer, top_log_probs=2, logits_vocabulary=2**27 // 10)
-    scored = asked(n=answers, log_probs=1, max_tokens=4)
+    scored = asked(n=answers, log_probs=2, max_tokens=4)
     with pytest.raises(EngineUnavailable):
         await generated(engine, scored)
     steps[:] = [1.0, "yes"]

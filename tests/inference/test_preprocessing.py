@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
+from tests.engines.engine_configs import listing, new_config
 from tests.support.fake_engine import ENGINE
+from tests.support.inspection import inspect_config
 
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
-from trtllm_truss.inference.preprocessing import Capabilities, PreparedRequest, Preprocessor
+from trtllm_truss.inference.preprocessing import (
+    Capabilities,
+    PreparedRequest,
+    Preprocessor,
+    validate_capabilities,
+)
+from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, GenerationRequest, Guide
+from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 ALL = Capabilities(guides=True, adapters=True, max_beam_width=2)
+FEW = Capabilities(
+    max_beam_width=2, refused_fields={"bad_words": ENGINE.why_refused("bad_words") or ""}
+)
+DRAWS = Sampling(temperature=1.0)
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
 
 
@@ -87,7 +101,7 @@ async def test_a_limit_within_the_context_is_cut_to_what_the_prompt_leaves(
         ({"bad_words": ("x",)}, "bad_words", "not supported by the CPU engine"),
         ({"logit_bias": {1: 1.0}}, "logit_bias", "not supported"),
         ({"log_probs": 2}, "log_probs", "is 2"),
-        ({"log_probs": 1}, "log_probs", "temperature 0"),
+        ({"log_probs": 1, "sampling": DRAWS}, "log_probs", "temperature 0"),
         ({"stop_token_ids": (1, 10**6)}, "stop_token_ids", "holds the id 1000000"),
         ({"guide": Guide("json_schema", "{}")}, "guide", "runtime.guided_decoding_backend"),
         ({"lora_task_id": 1}, "lora_task_id", "takes no adapters"),
@@ -102,9 +116,40 @@ async def test_errors_name_the_callers_field(
 ) -> None:
     for names in ({}, {name: "its name"}):
         with pytest.raises(RequestError, match=said) as refused:
-            await plans(tokenizer, Capabilities(max_beam_width=2), names=names, **fields)
+            await plans(tokenizer, FEW, names=names, **fields)
         assert refused.value.param == names.get(name, name)
         assert f"{names.get(name, name)} " in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "said"),
+    [
+        ("1.1.0", {"min_p": 0.5}, "has no input for it; leave it out, or limit .* with top_p"),
+        ("0.9.0", {"min_p": 0.5}, "has no input for it"),
+        ("1.1.0", {"min_p": 0.0}, None),
+    ],
+)
+def test_what_a_compiled_engine_would_take_for_something_else_is_refused(
+    version: str, fields: dict[str, Any], said: str | None
+) -> None:
+    config = new_config(version)
+    engine = inspect_config(config, listing(config))
+    settings = Settings.model_validate({"engine_repository": "org/engine"})
+    known = Capabilities.for_engine(settings, engine, None, version)
+    capabilities = replace(known, max_beam_width=2, one_beam_width=False)
+    name, *others = fields
+    request = GenerationRequest(
+        prompt="Hello",
+        max_tokens=5,
+        beam_width=2 if others else 1,
+        sampling=Sampling(**{name: fields[name]}),
+    )
+    if said is None:
+        validate_capabilities(request, engine, capabilities)
+        return
+    with pytest.raises(InvalidRequest, match=f"{name} .*{said}") as refused:
+        validate_capabilities(request, engine, capabilities)
+    assert refused.value.param == name
 
 
 REST: dict[str, Any] = {"max_tokens": REST_OF_CONTEXT, "max_tokens_given": False}
@@ -117,9 +162,10 @@ LOGITS = Capabilities(top_log_probs=20, prompt_log_probs=True, logits_vocabulary
     [
         ({}, (None, True, 5, 0)),
         ({"log_probs": 0}, (None, True, 5, 0)),
-        ({"log_probs": 1}, ("generation", True, 5, 5)),
-        ({"log_probs": 1, "max_tokens": 10}, ("generation", True, 10, 10)),
-        ({**REST, "log_probs": 1}, ("generation", True, 10, 10)),
+        ({"log_probs": 1}, (None, True, 5, 0)),
+        ({"log_probs": 1, "sampling": DRAWS}, ("generation", True, 5, 5)),
+        ({"log_probs": 2, "max_tokens": 10}, ("generation", True, 10, 10)),
+        ({**REST, "log_probs": 2}, ("generation", True, 10, 10)),
         ({"max_tokens": 90}, (None, True, 90, 0)),
         ({"log_probs": 0, "echo": True}, ("generation", True, 5, 5)),
         ({"log_probs": 2, "echo": True, "max_tokens": 1}, ("context", False, 1, 2)),
@@ -137,10 +183,46 @@ async def test_logits_are_asked_for_only_where_figures_need_them(
     assert request.return_log_probs is ("log_probs" in fields and sent[0] is None)
 
 
+STEERED: list[dict[str, Any]] = [
+    {"sampling": Sampling(temperature=0.0, presence_penalty=0.5)},
+    {"sampling": Sampling(temperature=0.0, min_tokens=3)},
+    {"guide": Guide("regex", "a+")},
+    {"bad_words": ("x",)},
+    {"logit_bias": {5: 1.0}},
+]
+BEFORE = Capabilities(top_log_probs=20, guides=True, biased_tokens=100)
+"""Of an engine that reports the model's own figures."""
+AFTER = Capabilities(guides=True, biased_tokens=100)
+"""Of one that reports the chosen token alone, after penalties and guides."""
+
+
+@pytest.mark.parametrize("steered", [{}, *STEERED])
+async def test_the_chosen_token_is_the_likeliest_where_the_figures_say_so(
+    tokenizer: TextTokenizer, steered: dict[str, Any]
+) -> None:
+    for capabilities, asked in ((BEFORE, int(bool(steered))), (AFTER, 0)):
+        (plan,) = await plans(tokenizer, capabilities, log_probs=1, **steered)
+        assert plan.engine_request.top_log_probs == asked
+        assert plan.engine_request.return_log_probs
+
+
+@pytest.mark.parametrize("drawn", [{"temperature": 1.0}, {"top_p": 1.0}, {"top_k": 2}])
+async def test_a_drawn_token_is_not_called_the_likeliest(
+    tokenizer: TextTokenizer, drawn: dict[str, Any]
+) -> None:
+    fields: dict[str, Any] = {"log_probs": 1, "sampling": Sampling(**drawn)}
+    (plan,) = await plans(tokenizer, BEFORE, **fields)
+    assert plan.engine_request.top_log_probs == 1
+    with pytest.raises(InvalidRequest, match="log_probs is 1; the engine returns"):
+        await plans(tokenizer, AFTER, **fields)
+    (plan,) = await plans(tokenizer, AFTER, **fields, top_is_chosen=True)
+    assert plan.engine_request.top_log_probs == 0
+
+
 @pytest.mark.parametrize(
     ("fields", "name", "said"),
     [
-        ({"log_probs": 1, "max_tokens": 11}, "max_tokens", "is 11; with log_probs .* 10 tokens"),
+        ({"log_probs": 2, "max_tokens": 11}, "max_tokens", "is 11; with log_probs .* 10 tokens"),
         ({"log_probs": 0, "echo": True, "prompt": "x " * 10}, "prompt", "is 11 .* at most 10"),
         ({"log_probs": 1, "max_tokens": 101}, "max_tokens", "is 101 and prompt"),
     ],

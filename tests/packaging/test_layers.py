@@ -17,6 +17,7 @@ LAYERS = [
         "releases",
         "validation",
         "request_fields",
+        "decoding",
         "requests",
         "status",
     ),
@@ -87,7 +88,7 @@ INDEPENDENT = [
     {"protocols.responses", "protocols.messages"},
 ]
 """Pairs that must not import each other, although the order allows one direction."""
-_IN_TRITON = {"backends", "errors", "request_fields", "requests"}
+_IN_TRITON = {"backends", "decoding", "errors", "request_fields", "requests"}
 BACKENDS = {
     "backends": {"backends", "errors", "literals"},
     "engines.checkpoint.llm_api": {

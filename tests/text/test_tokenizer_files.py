@@ -137,6 +137,7 @@ def test_broken_files_are_named(folder: Path, name: str, content: str) -> None:
         ("generation_config.json", "temperature", "hot", 'is "hot"; it must be a number'),
         ("generation_config.json", "temperature", float("nan"), "it must be a finite number"),
         ("generation_config.json", "temperature", -1, "is -1; it must be at least 0"),
+        ("generation_config.json", "min_p", 2, "is 2; it must be at most 1"),
         ("generation_config.json", "top_p", 1.5, r"is 1\.5; it must be at most 1"),
         ("generation_config.json", "top_p", [0.9], "it must be a number"),
         ("generation_config.json", "top_k", 2.5, "it must be a whole number"),

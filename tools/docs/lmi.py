@@ -40,9 +40,10 @@ $ curl localhost:8080/invocations -H 'Content-Type: application/json' \\
 """
 
 _SAMPLING = """\
-Tokens are sampled if `do_sample` is true, or if it is omitted and `temperature`, `top_k` or `top_p`
-is set (as in LMI since 0.32); otherwise decoding is greedy. Omitted parameters take their defaults
-from `model_metadata.generation` in `config.yaml`.
+Tokens are drawn if `do_sample` is true, or if it is omitted and `temperature`, `top_k` or `top_p`
+is set (as in LMI since 0.32); otherwise decoding is greedy, as it is at `temperature` 0 and with
+`top_k` 1 in any case. [The same on each engine](engines.md#choice-of-tokens). Omitted parameters
+take their defaults from `model_metadata.generation` in `config.yaml`.
 """
 
 _IMPORT = """\

@@ -37,7 +37,8 @@ with client.messages.stream(
   is a field that the loaded engine does not support. The headers `anthropic-version` and
   `anthropic-beta` are ignored.
 - Omitted fields take their defaults from `model_metadata.generation` in `config.yaml`, then from
-  the model's `generation_config.json`, then from Anthropic: temperature 1. `max_tokens` is
+  the model's `generation_config.json`, then from Anthropic: temperature 1, which draws from all
+  tokens. `temperature` 0 is greedy, [on each engine](engines.md#choice-of-tokens). `max_tokens` is
   required, as in Anthropic's API.
 - `max_tokens` may exceed the context: the answer then ends there with the `stop_reason`
   `model_context_window_exceeded`. Other stop reasons are `end_turn`, `max_tokens`,

@@ -60,8 +60,10 @@ for chunk in stream:
   such as vLLM's and TensorRT-LLM's, cannot read comments: set it to 3600 for them.
 - `usage.prompt_tokens_details.cached_tokens` counts the part of the prompt that the engine
   [found in its KV cache](metrics.md#cached-tokens); it is absent where the engine does not tell.
-- `top_logprobs: 1` and `logprobs: 1` are answered in greedy decoding (`temperature` 0, `top_p` 0 or
-  `top_k` 1), where the chosen token is the likeliest one that penalties and guides leave.
+- `temperature` 0, `top_p` 0 and `top_k` 1 are greedy; temperature 1, the default, draws from all
+  tokens. [The same on each engine](engines.md#choice-of-tokens).
+- `top_logprobs: 1` and `logprobs: 1` are answered in greedy decoding by every engine: the chosen
+  token is the likeliest one that penalties and guides leave.
 - The CPU engine takes alternatives, and the log probabilities of a prompt (`echo` with `logprobs`),
   from a second copy of the model. They are the model's own, in FP32, before penalties, guides and
   temperature; the same request's chosen tokens have theirs from there too. The first such request

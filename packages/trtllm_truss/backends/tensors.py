@@ -111,7 +111,7 @@ class Tensors:
         value = self._only_value(name)
         return default if value is None else int(value)
 
-    def number(self, name: str, default: float) -> float:
+    def number(self, name: str, default: D) -> float | D:
         """Return one finite number."""
         value = self._only_value(name)
         if value is None:

@@ -523,6 +523,15 @@ class Engine(ABC):
         """Return names of fields of requests that it refuses in a TensorRT-LLM release."""
         return self.refused_fields
 
+    def why_refused(self, field: str) -> str | None:
+        """Return the error about a field of requests without its name; None for one that is sent.
+
+        The engine may still refuse what is sent.
+        """
+        if field in self.refused_fields:
+            return f"is not supported by {self.answering}; leave it out."
+        return None
+
     def honours_seeds(self, version: str) -> bool:
         """Return True if equal seeds give equal answers in a TensorRT-LLM release."""
         return True

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from trtllm_truss.decoding import meant
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
@@ -58,6 +59,7 @@ class Capabilities:
         control_tokens_in_messages: interpret special tokens in the text of messages.
         reasoning_limit_tokens: limit of the tokens of an answer's reasoning; None for none.
         unknown_fields: fields whose inputs this release lacks.
+        refused_fields: sentences about fields that this release's engine refuses, by names.
     """
 
     max_beam_width: int = 1
@@ -75,6 +77,7 @@ class Capabilities:
     control_tokens_in_messages: bool = False
     reasoning_limit_tokens: int | None = None
     unknown_fields: tuple[RequestField, ...] = ()
+    refused_fields: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def for_engine(
@@ -100,6 +103,11 @@ class Capabilities:
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
             reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,
             unknown_fields=_unknown_fields(tensorrt_llm_version),
+            refused_fields={
+                row.name: sentence
+                for row in (*SAMPLING, *OPTIONS)
+                if (sentence := engine.why_refused(row.name))
+            },
         )
 
     @property
@@ -110,6 +118,27 @@ class Capabilities:
     def adapter_of(self, request: GenerationRequest) -> int | None:
         """Return the id of a request's adapter, chosen by number or by name."""
         return request.lora_task_id or self.adapter_ids.get(request.model or "")
+
+    def asked_of_engine(self, request: GenerationRequest) -> GenerationRequest:
+        """Leave out an only alternative that is the chosen token, which most engines report alone.
+
+        In greedy decoding it is the likeliest one by the figures of such an engine, which follow
+        penalties, guides and the like. Others, of our backends, have the figures before them.
+        """
+        if request.log_probs != 1 or request.scores_prompt:
+            return request
+        is_likeliest = meant(request.sampling, request.beam_width).is_greedy
+        if self.top_log_probs and not self.logits_vocabulary:
+            is_likeliest &= not _is_steered(request)
+        return replace(request, log_probs=0) if request.top_is_chosen or is_likeliest else request
+
+
+def _is_steered(request: GenerationRequest) -> bool:
+    """Return True if something other than the model may decide the likeliest token."""
+    steering = ("penalty", "end")
+    return bool(request.logit_bias or request.guide or request.bad_words) or any(
+        row.effect in steering and _has_effect(request, row) for row in SAMPLING
+    )
 
 
 def validate_capabilities(
@@ -123,9 +152,8 @@ def validate_capabilities(
     _validate_beams(request, capabilities)
     _validate_adapter(request, capabilities)
     for row in (*SAMPLING, *OPTIONS):
-        if row.name in engine.refused_fields and _has_effect(request, row):
-            sentence = f"is not supported by {engine.answering}; leave it out."
-            raise _refusal(request, row.attribute, sentence)
+        if row.name in capabilities.refused_fields and _has_effect(request, row):
+            raise _refusal(request, row.attribute, capabilities.refused_fields[row.name])
     for row in capabilities.unknown_fields:
         if _has_effect(request, row):
             sentence = "is not an input of this TensorRT-LLM release; leave it out."
@@ -350,6 +378,7 @@ class Preprocessor:
                 the engine keeps too many.
             EngineUnavailable: the guide cannot be checked.
         """
+        request = self._capabilities.asked_of_engine(request)
         validate_capabilities(request, self._engine, self._capabilities)
         prompt = await encode_prompt(
             request,

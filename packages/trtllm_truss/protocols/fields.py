@@ -21,7 +21,6 @@ from trtllm_truss.protocols.base import (
 )
 from trtllm_truss.request_fields import (
     INT32_MAX,
-    LEAST,
     OPTIONS,
     SAMPLING,
     Ids,
@@ -151,9 +150,6 @@ def request_arguments(fields: Strict, protocol: ProtocolName) -> dict[str, Any]:
 def read_sampling(fields: Strict, protocol: ProtocolName) -> Sampling:
     """Return the sampling of a valid body."""
     sampling = Sampling(*_sampling_values[protocol](fields))
-    if sampling.top_p is not None:
-        # 0, the likeliest token alone, means "not set" to the engine.
-        sampling.top_p = max(sampling.top_p, LEAST)
     if sampling.seed is not None:
         sampling.seed %= 2**64
     return sampling
@@ -229,7 +225,6 @@ class Unsupported(NamedTuple):
 
 UNSERVED = {
     "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
-    "min_p": Unsupported("the engine has no such limit; top_p is similar", (0,)),
     "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
     "typical_p": Unsupported("the engine has no typical sampling", (1,)),
 }

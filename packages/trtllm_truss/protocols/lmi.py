@@ -125,8 +125,6 @@ UNSUPPORTED = {
     "watermark": Unsupported("text is not watermarked", (False,)),
 }
 
-_UNLIMITED = 1.0
-
 
 class Grammar(Strict):
     """TGI's guide: `json` takes a schema, `json_schema` one under `schema`, `regex` a string."""
@@ -208,25 +206,18 @@ def read_grammar(grammar: Grammar | None) -> Guide | None:
 
 
 def choose_sampling(sampling: Sampling, parameters: Parameters) -> None:
-    """Set temperature, top_k and top_p by LMI's `do_sample` and its defaults.
+    """Apply LMI's `do_sample` with its defaults; a `top_p` of 0 sets no limit.
 
-    The engine is greedy at any temperature unless top_k or top_p is set. LMI samples since 0.32 if
-    only a temperature is set, so that case gets a top_p of 1.
+    LMI samples since 0.32 if a temperature or a limit is set, `decoding.meant`'s rule.
     """
-    temperature, top_k, top_p = sampling.temperature, sampling.top_k, parameters.top_p
-    asked = parameters.do_sample
-    if asked is None:
-        asked = bool(temperature or top_k or top_p)
-    if not asked or temperature == 0:
-        temperature, top_k, top_p = None, 1, None
-    elif parameters.do_sample:
-        temperature = 0.8 if temperature is None else temperature
-        top_k = 5 if top_k is None else top_k
-        top_p = 0.85 if top_p is None else top_p or _UNLIMITED
-    else:
-        top_k = top_k or None
-        top_p = top_p or (None if top_k else _UNLIMITED)
-    sampling.temperature, sampling.top_k, sampling.top_p = temperature, top_k, top_p
+    if parameters.do_sample is False:
+        sampling.top_k = 1
+    if parameters.do_sample:
+        sampling.temperature = 0.8 if sampling.temperature is None else sampling.temperature
+        sampling.top_k = 5 if sampling.top_k is None else sampling.top_k
+        sampling.top_p = 0.85 if sampling.top_p is None else sampling.top_p
+    if sampling.top_p == 0:
+        sampling.top_p = None
 
 
 FIELDS = {

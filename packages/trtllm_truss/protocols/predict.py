@@ -22,10 +22,8 @@ from trtllm_truss.protocols.base import (
     sse_text,
 )
 from trtllm_truss.protocols.fields import (
-    Finite,
     NonEmpty,
     Unsupported,
-    body_field,
     check_min_tokens,
     invalid_request,
     named_once,
@@ -36,7 +34,7 @@ from trtllm_truss.protocols.fields import (
 from trtllm_truss.protocols.openai.fields import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse, read_messages
-from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING
+from trtllm_truss.request_fields import INT32_MAX, SAMPLING
 from trtllm_truss.requests import (
     AnswerItem,
     ChatFormat,
@@ -111,7 +109,6 @@ class PredictBody(Strict):
         le=INT32_MAX,
         description="One more of `stop_token_ids`; -1 is `ignore_eos`.",
     )
-    top_p: Finite | None = body_field("top_p", ge=LEAST)
     stream: bool = Field(True, description="False returns one JSON object.")
 
 

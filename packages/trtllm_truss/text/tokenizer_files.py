@@ -280,6 +280,7 @@ class GenerationConfig(EndIds):
     temperature: Annotated[_Number, Field(ge=0)] = 1.0
     top_p: Annotated[_Number, Field(ge=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] = 0
+    min_p: Annotated[_Number, Field(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[_Number, Field(gt=0)] = 1.0
 
 

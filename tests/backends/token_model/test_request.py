@@ -30,7 +30,7 @@ def test_defaults_are_those_of_the_cpp_backend() -> None:
     assert read.end_id is None  # without end_id it never stops early
     assert not read.streaming
     assert read.echo_prompt
-    assert read.sampling.greedy
+    assert read.sampling.decoding.is_greedy
     assert read.sampling.seed == 0
     assert read.sampling.min_tokens == 1
 
@@ -49,15 +49,19 @@ def test_sampling_is_read_by_all_its_names(row: RequestField) -> None:
         ({"temperature": 0.7}, True),  # TensorRT-LLM is greedy without top_k and top_p
         ({"runtime_top_k": 1, "temperature": 2.0}, True),
         ({"runtime_top_k": 50, "temperature": 0.0}, True),
+        ({"runtime_top_p": 1.0, "temperature": 0.0}, True),
+        ({"runtime_top_p": 1.0, "temperature": 1e-6}, True),
         ({"runtime_top_p": 0.0}, True),
         ({"runtime_top_p": -1.0}, True),
         ({"runtime_top_k": 50}, False),
         ({"runtime_top_p": 1.0}, False),
         ({"runtime_top_p": 0.9, "temperature": 0.7}, False),
+        ({"min_p": 0.1}, True),
+        ({"min_p": 0.1, "runtime_top_p": 1.0}, False),
     ],
 )
 def test_inputs_that_select_greedy_decoding(inputs: dict[str, Any], greedy: bool) -> None:
-    assert request(**inputs).sampling.greedy is greedy
+    assert request(**inputs).sampling.decoding.is_greedy is greedy
 
 
 def test_fp32_numbers_read_as_they_were_written() -> None:
@@ -119,6 +123,7 @@ def test_outputs_are_made_only_if_requested_and_asked_for() -> None:
         ({"presence_penalty": 3.0}, "presence_penalty is 3.0; send a value from -2 to 2"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; send a value above 0"),
         ({"min_tokens": -1}, "min_tokens is -1"),
+        ({"min_p": 1.5}, "min_p is 1.5; send a value from 0 to 1"),
         ({"beam_width": 5}, "Requested beam width 5 is incorrect"),
         ({"beam_width": 2, "streaming": True}, "only supported with beam width of 1"),
         ({"beam_width": 2, "temperature": 0.5}, "temperature 0.5 is not supported with beam_width"),

@@ -112,11 +112,32 @@ def test_a_sampler_that_ignores_all_requests_is_refused(
 def test_fields_that_no_default_may_set() -> None:
     penalties = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
     assert not engine_of("1.2.1", {}).refuses("1.2.1")
-    assert engine_of("1.2.1", TORCH).refuses("1.2.1") == penalties
-    assert engine_of("1.3.0", MTP).refuses("1.3.0") == penalties
+    assert engine_of("1.2.1", TORCH).refuses("1.2.1") == {*penalties, "min_p"}
+    assert engine_of("1.3.0", MTP).refuses("1.3.0") == {*penalties, "min_p"}
+    assert engine_of("1.0.0", NGRAM).refuses("1.0.0") == {*penalties, "min_p", "temperature"}
     assert not engine_of(None, {}).refuses(None)
     beams = {"max_beam_width": 2}
     assert engine_of("1.2.1", beams).refuses("1.2.1") == {*penalties, "temperature", "min_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "served"),
+    [
+        ("1.0.0", {}, {"min_p", "temperature"}),
+        ("1.0.0", NGRAM, set()),
+        ("1.1.0", TORCH, {"temperature"}),
+        ("1.2.1", {}, {"min_p", "temperature"}),
+        ("1.2.1", TORCH, {"temperature"}),
+        ("1.2.1", MTP, {"temperature"}),
+        ("1.3.0rc24", {}, {"temperature"}),
+        ("1.3.0rc25", {}, {"min_p", "temperature"}),
+        ("1.3.0", {}, {"min_p", "temperature"}),
+        ("1.3.0", MTP, {"temperature"}),
+    ],
+)
+def test_min_p_and_the_temperature(version: str, given: dict[str, Any], served: set[str]) -> None:
+    inputs = served_inputs(version, engine_of(version, given).llm_args or {})
+    assert inputs & {"min_p", "temperature"} == served
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.1.0", "1.2.1", "1.3.0"])

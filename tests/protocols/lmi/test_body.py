@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
+from trtllm_truss.decoding import GREEDY, Decoding, meant
 from trtllm_truss.endpoints.routes import is_lmi, is_tgi_client
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.lmi import ALIASES, UNSUPPORTED, LmiCall, LmiForm, Parameters, parse_lmi
-from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
-
-GREEDY = Sampling(top_k=1)
 
 
 def call(tgi: bool = False, **parameters: Any) -> LmiCall:
@@ -31,7 +29,7 @@ def test_defaults_are_lmis() -> None:
     (request,) = parsed.requests
     assert request.prompt == "Deep Learning is"
     assert (request.max_tokens, request.max_tokens_given) == (30, False)
-    assert request.sampling == GREEDY
+    assert meant(request.sampling) == GREEDY
     assert not request.token_details
     assert (parsed.form, parsed.listed) == (LmiForm.JSON, False)
     assert (parsed.details, parsed.return_full_text, parsed.tgi) == (False, False, False)
@@ -43,31 +41,33 @@ def test_settings_give_defaults_that_a_body_overrides() -> None:
     body = {"inputs": "a", "parameters": {"temperature": 0.25}}
     (request,) = parse_lmi(body, defaults, tgi=False).requests
     assert (request.max_tokens, request.max_tokens_given) == (7, False)
-    assert request.sampling == Sampling(temperature=0.25, top_p=1.0)
+    assert meant(request.sampling) == Decoding(temperature=0.25)
     assert request.stop_words == ("x",)
 
 
 @pytest.mark.parametrize(
-    ("sent", "sampling"),
+    ("sent", "decoding"),
     [
-        ({"do_sample": True}, Sampling(temperature=0.8, top_k=5, top_p=0.85)),
-        ({"do_sample": True, "top_k": 9}, Sampling(temperature=0.8, top_k=9, top_p=0.85)),
-        ({"do_sample": True, "temperature": 1.5}, Sampling(temperature=1.5, top_k=5, top_p=0.85)),
-        ({"do_sample": True, "top_k": 0, "top_p": 0}, Sampling(0.8, 0, 1.0)),
+        ({"do_sample": True}, Decoding(1, 0.8, 5, 0.85)),
+        ({"do_sample": True, "top_k": 9}, Decoding(1, 0.8, 9, 0.85)),
+        ({"do_sample": True, "temperature": 1.5}, Decoding(1, 1.5, 5, 0.85)),
+        ({"do_sample": True, "top_k": 0, "top_p": 0}, Decoding(1, 0.8)),
+        ({"do_sample": True, "min_p": 0.1}, Decoding(1, 0.8, 5, 0.85, 0.1)),
+        ({"min_p": 0.1}, Decoding(min_p=0.1)),
         ({"do_sample": True, "temperature": 0}, GREEDY),
         ({"do_sample": False, "temperature": 1.5, "top_p": 0.5}, GREEDY),
         ({"top_k": 0, "top_p": 0}, GREEDY),
         ({"temperature": 0}, GREEDY),
-        ({"temperature": 0.7}, Sampling(temperature=0.7, top_p=1.0)),
-        ({"top_p": 0.7}, Sampling(top_p=0.7)),
-        ({"top_k": 7}, Sampling(top_k=7)),
+        ({"temperature": 0.7}, Decoding(temperature=0.7)),
+        ({"top_p": 0.7}, Decoding(top_p=0.7)),
+        ({"top_k": 7}, Decoding(top_k=7)),
         ({"top_k": -1}, GREEDY),
-        ({"do_sample": True, "top_k": -1}, Sampling(0.8, 0, 0.85)),
-        ({"top_k": 7, "top_p": 0.5, "temperature": 2}, Sampling(2, 7, 0.5)),
+        ({"do_sample": True, "top_k": -1}, Decoding(1, 0.8, 0, 0.85)),
+        ({"top_k": 7, "top_p": 0.5, "temperature": 2}, Decoding(1, 2, 7, 0.5)),
     ],
 )
-def test_sampling(sent: dict[str, Any], sampling: Sampling) -> None:
-    assert call(**sent).requests[0].sampling == sampling
+def test_sampling(sent: dict[str, Any], decoding: Decoding) -> None:
+    assert meant(call(**sent).requests[0].sampling) == decoding
 
 
 @pytest.mark.parametrize(

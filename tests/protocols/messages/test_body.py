@@ -81,7 +81,7 @@ def test_fields_reach_the_request() -> None:
     assert made.stop_words == ("END",)
     assert made.beam_width == 2
     sampling = made.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 1e-6, 7)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0, 7)
     assert (sampling.seed, sampling.min_tokens) == (3, 2)
     assert made.name("stop_words") == "stop_sequences"
 

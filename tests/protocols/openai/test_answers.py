@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -247,11 +248,10 @@ def test_log_probs_of_a_message() -> None:
     assert chunks[1]["choices"][0]["logprobs"]["content"] == [first, second]
 
 
-@pytest.mark.parametrize("fields", [{"temperature": 0}, {}])
-def test_the_chosen_token_as_the_likeliest_one(fields: dict[str, Any]) -> None:
-    body = {"messages": HELLO, "logprobs": True, "top_logprobs": 1, **fields}
-    call = parse_chat(body, {}, top_is_chosen=not fields)
-    answer = whole(call, [TextDelta("Hé you", tokens=TOKENS), finish()])
+def test_the_chosen_token_is_the_likeliest_where_the_engine_names_no_other() -> None:
+    call = chat(logprobs=True, top_logprobs=1)
+    alone = tuple(replace(token, alternatives=()) for token in TOKENS)
+    answer = whole(call, [TextDelta("Hé you", tokens=alone), finish()])
     check(ChatCompletion, answer)
     for token in answer["choices"][0]["logprobs"]["content"]:
         (top,) = token.pop("top_logprobs")

@@ -58,7 +58,6 @@ def test_fields() -> None:
     assert parse_completion({"prompt": "Hi"}, {"max_tokens": 9}).requests[0].max_tokens == 9
     assert call(logprobs=0).requests[0].log_probs == 0
     assert call(logprobs=1).requests[0].log_probs == 1
-    assert call(logprobs=1, temperature=0).requests[0].log_probs == 0
     assert call(logprobs=5).requests[0].log_probs == 5
     scored = call(echo=True, logprobs=1, temperature=0, max_tokens=1).requests[0]
     assert (scored.log_probs, scored.scores_prompt, scored.ignore_eos) == (1, True, True)

@@ -71,7 +71,7 @@ def test_fields_reach_the_request() -> None:
     assert request.chat.variables == {"reasoning_effort": "low", "enable_thinking": False}
     assert request.log_probs == 0
     assert call.stream
-    assert call.log_probs
+    assert call.alternatives == 0
     assert call.echo["metadata"] == {"a": "b"}
     assert call.echo["reasoning"] == {"effort": "low", "summary": None}
     assert [request.name(name) for name in ("messages", "max_tokens", "guide")] == [
@@ -249,8 +249,5 @@ def test_fields_of_other_servers() -> None:
     assert parsed(min_p=0, top_k=-1, stop_token_ids=[5]).request.stop_token_ids == (5,)
     with pytest.raises(InvalidRequest, match=r"text\.format and guided_regex both constrain"):
         parsed(guided_regex="a+", text={"format": {"type": "json_object"}})
-    logged = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
-    greedy = parsed(**logged, temperature=0)
-    assert (greedy.request.log_probs, greedy.chosen_is_top) == (0, True)
-    sampled = parsed(**logged)
-    assert (sampled.request.log_probs, sampled.chosen_is_top) == (1, False)
+    logged = parsed(include=["message.output_text.logprobs"], top_logprobs=1)
+    assert (logged.request.log_probs, logged.alternatives) == (1, 1)

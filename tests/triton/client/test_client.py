@@ -107,6 +107,7 @@ async def test_engine_sees_the_tensors(triton, client):
         "end_id": [2],
         "stop_words_list": [5, 7, 9, 2, 3, -1],
         "temperature": [0.5],
+        "runtime_top_p": [1.0],
         "min_tokens": [2],
         "seed": [2**63],
         "streaming": [True],
@@ -353,11 +354,10 @@ async def test_the_fake_of_an_old_release_confuses_texts(make_triton):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"sampling": Sampling(top_p=0.0)}, "topP"),
-        ({"sampling": Sampling(temperature=-1.0)}, "temperature"),
+        ({"sampling": Sampling(temperature=1.0, top_k=-1)}, "topK"),
         ({"sampling": Sampling(repetition_penalty=0.0)}, "penalty"),
-        ({"sampling": Sampling(top_k=-1)}, "topK"),
-        ({"sampling": Sampling(length_penalty=-1.0)}, "lengthPenalty"),
+        ({"sampling": Sampling(min_tokens=-1)}, "minTokens"),
+        ({"sampling": Sampling(length_penalty=-1.0), "beam_width": 2}, "lengthPenalty"),
         ({"max_tokens": 0}, "mMaxNewTokens"),
         ({"beam_width": 0}, "beamWidth"),
     ],

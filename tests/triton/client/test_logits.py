@@ -11,12 +11,12 @@ import pytest
 from tests.support.fake_tensorrtllm.known_model import log_probs_after, logits_after
 
 from trtllm_truss.errors import InternalError, InvalidRequest
-from trtllm_truss.releases import INPUTS, rows_for
 from trtllm_truss.triton.client.client import ResponseStream, TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcCall
 from trtllm_truss.triton.client.logits import LARGE_BYTES, Logits, cut_large, with_log_probs
 from trtllm_truss.triton.client.tensors import (
     EngineChunk,
+    EngineInputs,
     EngineRequest,
     decode_response,
     encode_request,
@@ -187,9 +187,8 @@ async def test_logits_that_do_not_fit_end_the_stream():
 @pytest.mark.parametrize("logits", ["generation", "context"])
 def test_one_kind_of_logits_is_asked_for_and_nothing_else(logits):
     request = replace(ASKED, logits=logits, prompt_log_probs=True)
-    declared = frozenset(row.name for row in rows_for(INPUTS, "1.0.0"))
     message = service_pb2.ModelInferRequest.FromString(
-        encode_request(request, model_name="m", declared=declared)
+        encode_request(request, model_name="m", known=EngineInputs.of("1.0.0"))
     )
     inputs = {tensor.name for tensor in message.inputs}
     assert {name for name in inputs if "log" in name} == {f"return_{logits}_logits"}

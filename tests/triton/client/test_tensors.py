@@ -5,11 +5,12 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
-from trtllm_truss.releases import INPUTS, CacheReport, rows_for
+from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.tensors import (
     EngineChunk,
+    EngineInputs,
     EngineRequest,
     decode_response,
     encode_request,
@@ -30,8 +31,8 @@ parse = service_pb2.ModelInferRequest.FromString
 
 def encode(version="1.0.0", **fields):
     request = EngineRequest("r1", [5, 6, 7], 9, **with_sampling(fields))
-    declared = frozenset(row.name for row in rows_for(INPUTS, version))
-    return parse(encode_request(request, model_name="tensorrt_llm", declared=declared))
+    known = EngineInputs.of(version)
+    return parse(encode_request(request, model_name="tensorrt_llm", known=known))
 
 
 def tensors(message):
@@ -48,6 +49,8 @@ def test_the_least_request():
     assert message.parameters["triton_enable_empty_final_response"].bool_param
     assert [o.name for o in message.outputs] == ["output_ids", "sequence_length"]
     assert tensors(message) == {
+        "temperature": ("FP32", [1, 1], bytes(4)),
+        "runtime_top_k": ("INT32", [1, 1], bytes.fromhex("01000000")),
         "input_ids": ("INT32", [1, 3], bytes.fromhex("05000000 06000000 07000000")),
         "input_lengths": ("INT32", [1, 1], bytes.fromhex("03000000")),
         "request_output_len": ("INT32", [1, 1], bytes.fromhex("09000000")),
@@ -64,14 +67,13 @@ def test_every_field():
             stop_words=[[5, 7, 3], [9, 2]],
             bad_words=[[1]],
             streaming=False,
-            beam_width=2,
-            temperature=0.0,
+            temperature=0.75,
             top_k=4,
             top_p=0.5,
+            min_p=0.125,
             repetition_penalty=1.5,
             presence_penalty=0.25,
             frequency_penalty=-0.25,
-            length_penalty=2.0,
             min_tokens=3,
             seed=2**64 - 1,
             return_log_probs=True,
@@ -82,14 +84,13 @@ def test_every_field():
     assert sent["end_id"][2] == bytes.fromhex("02000000")
     assert sent["pad_id"][2] == bytes(4)
     assert sent["streaming"][2] == b"\x00"
-    assert sent["beam_width"][2] == bytes.fromhex("02000000")
-    assert sent["temperature"] == ("FP32", [1, 1], bytes(4))
+    assert sent["temperature"] == ("FP32", [1, 1], struct.pack("<f", 0.75))
     assert sent["runtime_top_k"][2] == bytes.fromhex("04000000")
     assert sent["runtime_top_p"][2] == struct.pack("<f", 0.5)
     assert sent["repetition_penalty"][2] == struct.pack("<f", 1.5)
     assert sent["presence_penalty"][2] == struct.pack("<f", 0.25)
     assert sent["frequency_penalty"][2] == struct.pack("<f", -0.25)
-    assert sent["len_penalty"][2] == struct.pack("<f", 2.0)
+    assert sent["min_p"] == ("FP32", [1, 1], struct.pack("<f", 0.125))
     assert sent["min_tokens"][2] == bytes.fromhex("03000000")
     assert sent["seed"] == ("UINT64", [1, 1], b"\xff" * 8)
     assert sent["return_log_probs"][2] == b"\x01"
@@ -99,6 +100,13 @@ def test_every_field():
         struct.pack("<10i", 5, 7, 3, 9, 2, 3, 5, -1, -1, -1),
     )
     assert sent["bad_words_list"] == ("INT32", [1, 2, 1], struct.pack("<2i", 1, 1))
+
+
+def test_beams_have_a_length_penalty():
+    sent = tensors(encode(beam_width=2, length_penalty=2.0, top_k=5, top_p=0.5, min_p=0.5))
+    assert sent["beam_width"][2] == bytes.fromhex("02000000")
+    assert sent["len_penalty"][2] == struct.pack("<f", 2.0)
+    assert not sent.keys() & {"runtime_top_k", "runtime_top_p", "min_p"}
 
 
 def test_biases_are_a_vector_of_the_vocabulary():

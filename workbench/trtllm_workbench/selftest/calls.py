@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.exposition import parse_metrics
-from trtllm_truss.releases import INPUTS, MODEL_NAME, rows_for
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import (
     STREAM_INFER,
@@ -27,6 +27,7 @@ from trtllm_truss.triton.client.client import (
 )
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.tensors import (
+    EngineInputs,
     EngineRequest,
     encode_request,
     encode_stop,
@@ -305,8 +306,8 @@ class DirectEngine:
         return EngineRequest(input_ids=prompt, max_tokens=max_tokens, **values)
 
     async def _stop(self, request: EngineRequest, within_s: float) -> Stopped:
-        declared = frozenset(row.name for row in rows_for(INPUTS, self.version))
-        message = encode_request(request, model_name=MODEL_NAME, declared=declared)
+        known = EngineInputs.of(self.version)
+        message = encode_request(request, model_name=MODEL_NAME, known=known)
         connection = await GrpcConnection.connect(self.address, STREAM_INFER)
         try:
             answer = ResponseStream(request_id=request.request_id)

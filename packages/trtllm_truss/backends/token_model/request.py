@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.decoding import GREEDY, LEAST_TEMPERATURE, Decoding, in_runtime, inputs_for
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING, RequestField, SamplingFields
 from trtllm_truss.requests import Guide, Language
@@ -97,8 +98,6 @@ class StopWords:
 ENGINE_DEFAULTS: dict[str, Any] = {row.attribute: row.engine_default for row in SAMPLING}
 """The defaults of TensorRT-LLM's C++ backend, by attributes of `Sampling`."""
 
-_LIMITS = [row for row in SAMPLING if row.effect == "limit"]
-
 
 @dataclass(slots=True)
 class Sampling(SamplingFields[NoReturn]):
@@ -112,22 +111,27 @@ class Sampling(SamplingFields[NoReturn]):
     early_stopping: bool = True
 
     @property
-    def greedy(self) -> bool:
-        """Return True for greedy decoding, TensorRT-LLM's choice without top_k and top_p too."""
-        unlimited = not any(row.changes(getattr(self, row.attribute)) for row in _LIMITS)
-        return unlimited or self.top_k == 1 or self.temperature == 0
+    def decoding(self) -> Decoding:
+        """Return NVIDIA's reading of the inputs, but that a temperature of 0 is always greedy."""
+        if self.temperature < LEAST_TEMPERATURE and self.beam_width == 1:
+            return GREEDY
+        return in_runtime(self, self.beam_width)
 
     def chosen(self) -> dict[str, float]:
         """Return the values for one beam that change the choice of tokens.
 
-        The libraries of the LLM API and of the CPU engine have the same names for them.
+        The libraries of the LLM API and of the CPU engine have the same names for them, and are
+        greedy without any.
         """
-        effects = {"penalty"} if self.greedy else {"penalty", "temperature", "limit"}
-        return {
+        penalties = {
             row.attribute: value
             for row in SAMPLING
-            if row.effect in effects and row.changes(value := getattr(self, row.attribute))
+            if row.effect == "penalty" and row.changes(value := getattr(self, row.attribute))
         }
+        if self.decoding.is_greedy:
+            return penalties
+        sent = inputs_for(self.decoding)
+        return {**penalties, **{name: value for name, value in sent.items() if value is not None}}
 
 
 def read_sampling(tensors: Tensors, max_beam_width: int, engine: str) -> Sampling:
@@ -169,6 +173,8 @@ def _check_beams(sampling: Sampling, max_beam_width: int, engine: str) -> None:
         return
     for row in SAMPLING:
         value = getattr(sampling, row.attribute)
+        if row.effect == "temperature":
+            value = sampling.decoding.temperature
         if not row.with_beams and row.changes(value):
             raise InvalidRequest(
                 f"{row.name} {value} is not supported with beam_width {sampling.beam_width} by "

@@ -42,9 +42,10 @@ from trtllm_truss.backends.triton_native.tensors import (
     tokenizer,
     words,
 )
+from trtllm_truss.decoding import LEAST_TEMPERATURE, inputs_for, meant
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
 from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.request_fields import SAMPLING
+from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.triton.client.tensors import random_number
 from trtllm_truss.triton.server import GRPC_ADDRESS_VARIABLE
 
@@ -86,7 +87,12 @@ class Query:
     outputs: tuple[str, ...]
 
 
-def read_query(inputs: Tensors, requested_outputs: Collection[str], *, decoupled: bool) -> Query:
+def read_query(
+    inputs: Tensors,
+    requested_outputs: Collection[str],
+    *,
+    decoupled: bool,
+) -> Query:
     """Read and validate a request.
 
     Args:
@@ -117,9 +123,10 @@ def read_query(inputs: Tensors, requested_outputs: Collection[str], *, decoupled
             param="stream",
         )
     values = {name: from_array(array) for name, array in inputs}
+    forwarded = {_RENAMED.get(name, name): values[name] for name in values if name not in _OURS}
     return Query(
         prepared={theirs: values[ours] for ours, theirs in _PREPROCESSED.items() if ours in values},
-        forwarded={_RENAMED.get(name, name): values[name] for name in values if name not in _OURS},
+        forwarded=_as_meant(forwarded, inputs),
         stop_words=tuple(words(inputs, "stop_words")),
         end_id=inputs.integer("end_id", None),
         stream=stream,
@@ -127,6 +134,29 @@ def read_query(inputs: Tensors, requested_outputs: Collection[str], *, decoupled
         log_probs=inputs.flag("return_log_probs", False),
         outputs=tuple(name for name in requested_outputs if name != _OUR_OUTPUT),
     )
+
+
+_CHOOSES = {row.attribute: row for row in SAMPLING if row.effect in ("temperature", "limit")}
+
+
+def _as_meant(forwarded: dict[str, Value], tensors: Tensors) -> dict[str, Value]:
+    """Replace the inputs that choose tokens by those that make the engine do what they mean."""
+    given = Sampling(
+        temperature=tensors.number("temperature", None),
+        top_k=tensors.integer("top_k", None),
+        top_p=tensors.number("top_p", None),
+    )
+    beams = max(1, tensors.integer("beam_width", 1))
+    # Releases that do not replace a temperature of 0 get one only if the client sent it.
+    is_cold = given.temperature is not None and given.temperature < LEAST_TEMPERATURE
+    sent = dict(forwarded)
+    for attribute, value in inputs_for(meant(given, beams), zero_is_replaced=is_cold).items():
+        row = _CHOOSES[attribute]
+        sent.pop(row.tensors[0], None)
+        if value is not None:
+            kind = np.int32 if row.kind is int else np.float32
+            sent[row.tensors[0]] = from_array(np.array([[value]], kind))
+    return sent
 
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL

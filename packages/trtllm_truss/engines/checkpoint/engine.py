@@ -35,8 +35,8 @@ from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_si
 from trtllm_truss.engines.checkpoint.llm_args import llm_args_schema, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import (
     drafts_within,
-    honours_penalties,
     honours_seeds,
+    lacking_fields,
     reports_alternatives,
 )
 from trtllm_truss.engines.checkpoint.weights import (
@@ -427,12 +427,8 @@ class CheckpointEngine(GpuEngine):
 
     def refuses(self, version: str | None) -> frozenset[str]:
         of_beams = self.max_beam_width > 1  # which each request then has
-        of_sampler = version is not None and not honours_penalties(version, self.llm_args)
-        return frozenset(
-            row.name
-            for row in SAMPLING
-            if (of_beams and not row.with_beams) or (of_sampler and row.effect == "penalty")
-        )
+        lacks = frozenset() if version is None else lacking_fields(version, self.llm_args)
+        return lacks.union(row.name for row in SAMPLING if of_beams and not row.with_beams)
 
     def honours_seeds(self, version: str) -> bool:
         return honours_seeds(version, self.llm_args)

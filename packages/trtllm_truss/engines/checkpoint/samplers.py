@@ -1,8 +1,8 @@
 """The samplers of the LLM API by TensorRT-LLM version: which one is chosen, and what it honours.
 
-There are two. The C++ runtime's has penalties, bad words and seeds, and no alternatives of a token.
-The PyTorch one got them late in 1.3, and before accepts and ignores them. Sources in
-NVIDIA/TensorRT-LLM:
+There are two. The C++ runtime's has penalties, bad words, min-p and seeds, and no alternatives of a
+token. The PyTorch one got them late in 1.3, and before accepts and ignores them; in 1.0 it also
+ignores the temperature, and `top_k` beside `top_p`. Sources in NVIDIA/TensorRT-LLM:
 
 - 1.0: ``docs/source/features/sampling.md`` of 1.0.0: temperature, top-k, top-p and penalties need
   ``enable_trtllm_sampler``; else ``TorchSampler._process_requests`` of
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.releases import FACTS, dotted, holds
+from trtllm_truss.request_fields import SAMPLING
 
 CPP_SAMPLER = "TRTLLMSampler"
 
@@ -99,11 +100,41 @@ def honours_penalties(version: str, arguments: Mapping[str, Any]) -> bool:
     return holds("torch_sampler_has_penalties", version) or is_cpp_sampler(arguments, version)
 
 
+def lacking_fields(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of fields of sampling that the sampler drops, of some values at least."""
+    lacks = {
+        "min_p": not honours_min_p(version, arguments),
+        "temperature": not honours_temperature(version, arguments),
+    }
+    if not honours_penalties(version, arguments):
+        lacks |= {row.name: True for row in SAMPLING if row.effect == "penalty"}
+    return frozenset(name for name, is_lacking in lacks.items() if is_lacking)
+
+
 def honours_seeds(version: str, arguments: Mapping[str, Any]) -> bool:
     """Return True if equal seeds give equal answers."""
     if drafts_within(version, arguments):
         return holds("drafts_have_seeds", version)
     return holds("torch_sampler_has_seeds", version) or is_cpp_sampler(arguments, version)
+
+
+def honours_min_p(version: str, arguments: Mapping[str, Any]) -> bool:
+    """Return True if `min_p` limits the tokens to draw from.
+
+    The C++ sampler's modes but those of drafts and beams have it: ``DecodingMode`` of
+    cpp/include/tensorrt_llm/executor/types.h and layers/samplingLayer.cpp, near 0.20. One of drafts
+    within the model refuses it (pull request 16590).
+    """
+    if drafts_within(version, arguments):
+        return False
+    return is_cpp_sampler(arguments, version) or holds("torch_sampler_has_min_p", version)
+
+
+def honours_temperature(version: str, arguments: Mapping[str, Any]) -> bool:
+    """Return True if a temperature other than 0 and 1 has an effect, and `top_k` beside `top_p`."""
+    if drafts_within(version, arguments):
+        return True
+    return is_cpp_sampler(arguments, version) or holds("torch_sampler_has_temperature", version)
 
 
 def reports_alternatives(version: str | None, arguments: Mapping[str, Any]) -> bool:

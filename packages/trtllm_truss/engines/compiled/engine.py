@@ -82,6 +82,7 @@ class CompiledEngine(GpuEngine):
     made, remake = "was built", "build"
     other_format = "build the engine with another quantization"
     scores_beams = False
+    refused_fields = frozenset({"min_p"})
 
     config: EngineConfig
     rank_files: RankFiles
@@ -285,6 +286,14 @@ class CompiledEngine(GpuEngine):
     @property
     def takes_adapters(self) -> bool:
         return self.config.plugins.lora
+
+    def why_refused(self, field: str) -> str | None:
+        if field == "min_p":
+            return (
+                "is not supported by a compiled engine, whose Triton backend has no input for it; "
+                "leave it out, or limit the tokens with top_p."
+            )
+        return super().why_refused(field)
 
     def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
         """TensorRT-LLM counts blocks, those of every window of attention together.

@@ -79,16 +79,15 @@ class ChatShape:
     """Messages and their deltas.
 
     Attributes:
-        log_probs: whether log probabilities are requested.
-        chosen_is_top: report the chosen token as the likeliest one.
+        alternatives: number of alternatives per token; None for no log probabilities. Where it is 1
+            and the engine reported none, the chosen token is the likeliest.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
     whole_object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
 
-    log_probs: bool = False
-    chosen_is_top: bool = False
+    alternatives: int | None = None
 
     def opening(self, index: int) -> Json | None:
         return chunk_choice(index, {"role": "assistant", "content": ""})
@@ -110,14 +109,14 @@ class ChatShape:
 
     def log_probs_of(self, tokens: Sequence[Token]) -> Json | None:
         """Return the field `logprobs`; None if not requested."""
-        if not self.log_probs:
+        if self.alternatives is None:
             return None
         content = [
             {
                 **_with_bytes(token.text, token.log_prob),
                 "top_logprobs": [
                     _with_bytes(other.text, other.log_prob)
-                    for other in ((token,) if self.chosen_is_top else token.alternatives)
+                    for other in token.alternatives or (token,) * (self.alternatives == 1)
                 ],
             }
             for token in tokens

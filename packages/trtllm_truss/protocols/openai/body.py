@@ -21,7 +21,6 @@ from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
     UNUSED_EXTENSIONS,
     SharedFields,
-    alternatives_of_engine,
     generation_arguments,
     read_body,
     stream_options,
@@ -189,7 +188,6 @@ def parse_chat(
     limits = ("max_completion_tokens", "max_tokens")
     limit = next((name for name in limits if body.get(name) is not None), None)
     alternatives = _alternatives(fields)
-    log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=top_is_chosen)
     messages, is_prefix = read_messages(fields.messages)
     if is_prefix:
         fields = fields.model_copy(update={"continue_final_message": True})
@@ -197,7 +195,8 @@ def parse_chat(
     request = GenerationRequest(
         messages=messages,
         chat=chat_format(fields, str(messages[-1]["role"]), fields.reasoning_effort),
-        log_probs=log_probs,
+        log_probs=alternatives,
+        top_is_chosen=top_is_chosen,
         **generation_arguments(
             fields,
             max_tokens=fields.max_completion_tokens or fields.max_tokens,
@@ -211,9 +210,7 @@ def parse_chat(
         model=fields.model,
         stream=fields.stream,
         include_usage=stream_options(fields).include_usage,
-        shape=ChatShape(
-            log_probs=alternatives is not None, chosen_is_top=alternatives != log_probs
-        ),
+        shape=ChatShape(alternatives=alternatives),
         new_parser=new_parser,
         names_function=use.is_named,
         include_reasoning=fields.include_reasoning,
@@ -325,9 +322,7 @@ def parse_completion(
         max_tokens_given=body.get("max_tokens") is not None,
         names={"log_probs": "logprobs"},
     )
-    log_probs = alternatives_of_engine(fields, fields.logprobs, top_is_chosen=top_is_chosen)
     if fields.echo and fields.logprobs is not None:
-        log_probs = fields.logprobs
         # Callers who score a prompt cut one token off the end, lm_eval for example.
         arguments["ignore_eos"] |= fields.max_tokens <= 1
     requests = tuple(
@@ -336,7 +331,8 @@ def parse_completion(
             prompt_ids=None if isinstance(prompt, str) else prompt,
             add_special_tokens=fields.add_special_tokens,
             echo=fields.echo,
-            log_probs=log_probs,
+            log_probs=fields.logprobs,
+            top_is_chosen=top_is_chosen,
             **arguments,
         )
         for prompt in _prompts(fields.prompt)

@@ -356,28 +356,6 @@ def generation_arguments(
     }
 
 
-def alternatives_of_engine(
-    fields: SharedFields, alternatives: int | None, *, top_is_chosen: bool
-) -> int | None:
-    """Return the number of alternatives per token that the engine must report.
-
-    Most engines report the chosen token only. In greedy decoding it is the likeliest one, too.
-
-    Args:
-        alternatives: the requested number; None for no log probabilities.
-        top_is_chosen: LMI's meaning of 1, which is the chosen token.
-    """
-    if alternatives == 1 and (top_is_chosen or _takes_likeliest(fields)):
-        return 0
-    return alternatives
-
-
-def _takes_likeliest(fields: SharedFields) -> bool:
-    arguments = request_arguments(fields, "openai")
-    greedy = 0 in (fields.temperature, fields.top_p) or arguments["sampling"].top_k == 1
-    return greedy and bool(arguments["beam_width"] == 1)
-
-
 def stream_options(fields: SharedFields) -> StreamOptions:
     """Return the options of the stream.
 

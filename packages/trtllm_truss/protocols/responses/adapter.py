@@ -258,9 +258,9 @@ class ResponseObject:
 
     def log_probs(self, tokens: Sequence[Token]) -> list[Json]:
         """Return the log probabilities of tokens, if requested."""
-        if not self._call.log_probs:
+        if self._call.alternatives is None:
             return []
-        shape = ChatShape(log_probs=True, chosen_is_top=self._call.chosen_is_top)
+        shape = ChatShape(alternatives=self._call.alternatives)
         found = shape.log_probs_of(tokens)
         return [] if found is None else list(found["content"])
 

@@ -21,7 +21,6 @@ from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
     UNUSED_EXTENSIONS,
     StreamOptions,
-    alternatives_of_engine,
     generation_arguments,
     read_body,
     read_response_format,
@@ -358,8 +357,7 @@ class ResponsesCall:
 
     Attributes:
         echo: the fields of the request that the response has as well.
-        log_probs: whether log probabilities are requested; not together with `new_parser`.
-        chosen_is_top: report the chosen token as the likeliest one.
+        alternatives: see `ChatShape`; not None only without `new_parser`.
         new_parser: makes the parser of reasoning and tool calls; None for text.
         origins: the tools behind the functions that the model calls.
     """
@@ -367,8 +365,7 @@ class ResponsesCall:
     request: GenerationRequest
     echo: Mapping[str, Any]
     stream: bool
-    log_probs: bool
-    chosen_is_top: bool
+    alternatives: int | None
     new_parser: NewParser | None
     origins: Origins
 
@@ -393,7 +390,6 @@ def parse_response(
         fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls
     )
     alternatives = _alternatives(fields)
-    log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=False)
     arguments = generation_arguments(
         fields,
         max_tokens=fields.max_output_tokens or fields.max_tokens,
@@ -409,11 +405,11 @@ def parse_response(
     request = GenerationRequest(
         messages=messages,
         chat=chat_format(fields, str(messages[-1]["role"]), fields.reasoning.effort),
-        log_probs=log_probs,
+        log_probs=alternatives,
         **arguments,
     )
     request, new_parser = formats.apply(request, use)
-    if log_probs is not None and new_parser is not None:
+    if alternatives is not None and new_parser is not None:
         raise InvalidRequest(
             f"include has {LOG_PROBS}, which is not available beside tools or reasoning; leave it "
             "out.",
@@ -423,8 +419,7 @@ def parse_response(
         request=request,
         echo=_echo(fields),
         stream=fields.stream,
-        log_probs=log_probs is not None,
-        chosen_is_top=alternatives != log_probs,
+        alternatives=alternatives,
         new_parser=new_parser,
         origins=origins,
     )

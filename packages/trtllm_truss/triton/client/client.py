@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, TritonError, TrussError
-from trtllm_truss.releases import INPUTS, MODEL_NAME, OWN_INPUTS, rows_for
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.failures import (
     StatusCode,
@@ -33,6 +33,7 @@ from trtllm_truss.triton.client.grpc_connection import GrpcConnection, Payload
 from trtllm_truss.triton.client.logits import with_log_probs
 from trtllm_truss.triton.client.tensors import (
     EngineChunk,
+    EngineInputs,
     EngineRequest,
     ResponseReader,
     encode_request,
@@ -303,9 +304,7 @@ class TritonClient:
         tensorrt_llm_version: str | None,
     ) -> None:
         self._address = address
-        # Requests with fields of the LLM API alone come only to engines that honour them.
-        rows = (*rows_for(INPUTS, tensorrt_llm_version), *OWN_INPUTS)
-        self._declared = frozenset(row.name for row in rows)
+        self._known = EngineInputs.of(tensorrt_llm_version)
         self._numbers_only = takes_numbers_only(tensorrt_llm_version)
         self._connection: GrpcConnection | None = None
         self._connecting = asyncio.Lock()
@@ -357,7 +356,7 @@ class TritonClient:
         self, request: EngineRequest, answer: ResponseStream
     ) -> tuple[GrpcConnection, int]:
         connection = await self._connected()
-        message = encode_request(request, model_name=MODEL_NAME, declared=self._declared)
+        message = encode_request(request, model_name=MODEL_NAME, known=self._known)
         return connection, connection.exchange(message, answer)
 
     async def _connected(self) -> GrpcConnection:

@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+from trtllm_truss.decoding import inputs_for, meant
 from trtllm_truss.guides.guide import GUIDE_BYTES
 from trtllm_truss.releases import (
     CACHED_TOKENS,
@@ -31,6 +32,7 @@ from trtllm_truss.releases import (
     REUSED_BLOCKS,
     CacheReport,
     holds,
+    rows_for,
 )
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
@@ -48,6 +50,29 @@ def takes_numbers_only(version: str | None) -> bool:
 def random_number() -> str:
     """Return an id that every release takes, and that no other request has."""
     return str(secrets.randbelow(2**64 - 1) + 1)
+
+
+class EngineInputs(NamedTuple):
+    """The inputs of a release's backend.
+
+    Attributes:
+        declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older and
+            a newer name, every declared one is sent: the backend reads the one it knows.
+        zero_is_replaced: see `decoding.inputs_for`.
+    """
+
+    declared: frozenset[str]
+    zero_is_replaced: bool
+
+    @classmethod
+    def of(cls, version: str | None) -> EngineInputs:
+        """Return those of a TensorRT-LLM version; None is unknown.
+
+        Inputs of our backends alone are among them: requests for these come to no other engine.
+        """
+        rows = (*rows_for(INPUTS, version), *OWN_INPUTS)
+        replaces = holds("replaces_zero_temperature", version)
+        return cls(frozenset(row.name for row in rows), replaces)
 
 
 @dataclass(slots=True)
@@ -153,7 +178,7 @@ _serialize: Callable[[service_pb2.ModelInferRequest], bytes] = (
     service_pb2.ModelInferRequest.SerializeToString
 )
 _FINAL = "triton_final_response"
-_TOP, _ASKS_FOR_PROMPT = (tensor.name for tensor in OWN_INPUTS)
+_TOP, _ASKS_FOR_PROMPT = "num_top_logprobs", "return_prompt_logprobs"
 _TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in OWN_OUTPUTS}
 _TOP_IDS, _TOP_VALUES, _PROMPT, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES, _ = _TOP_TYPES
 _TOPS = {_TOP_IDS, _TOP_VALUES, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES}
@@ -176,7 +201,21 @@ _SHARED_INPUTS = (
     ),
 )
 """Scalar inputs that many requests have in common, and the attributes with their values."""
-_shared_values = attrgetter(*(attribute for _, attribute in _SHARED_INPUTS))
+_SHARED_ATTRIBUTES = tuple(dict.fromkeys(attribute for _, attribute in _SHARED_INPUTS))
+_shared_values = attrgetter(*_SHARED_ATTRIBUTES)
+_SHARED_PLACES = [(name, _SHARED_ATTRIBUTES.index(attribute)) for name, attribute in _SHARED_INPUTS]
+_PLACES = {
+    row.attribute: _SHARED_ATTRIBUTES.index(f"sampling.{row.attribute}")
+    for row in SAMPLING
+    if row.effect != "seed"
+}
+_CHOICE = {
+    _PLACES[row.attribute]: row.attribute
+    for row in SAMPLING
+    if row.effect in ("temperature", "limit")
+}
+"""Places of the fields that choose tokens among `_SHARED_ATTRIBUTES`."""
+_BEAMS = _SHARED_ATTRIBUTES.index("beam_width")
 _LEFT_OUT = {"beam_width": 1, "return_log_probs": False}
 """Values that the engine has without an input."""
 _SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tensors]
@@ -188,22 +227,22 @@ _READ = {*_OUTPUTS, *_LOG_PROBS, *_LOGITS, *_TOPS, _PROMPT, *_REUSE}
 _RAW_HEAD_BYTES = 2  # tag and length of a scalar, in the message's last field
 
 
-def encode_request(request: EngineRequest, *, model_name: str, declared: frozenset[str]) -> bytes:
+def encode_request(request: EngineRequest, *, model_name: str, known: EngineInputs) -> bytes:
     """Serialize the message for one generation; fields that are None are left out.
 
-    Serialized messages concatenate: most requests share a part that is serialized once.
+    Serialized messages concatenate: most requests share a part that is serialized once. The fields
+    that choose tokens become those that make the engine do what they mean (`decoding`).
 
     Args:
         model_name: Triton's name of the model.
-        declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
-            and a newer name, every declared one is sent: the backend reads the one it knows.
+        known: what the engine's release reads.
     """
     length = len(request.input_ids)
     own = [("input_lengths", length)]
     if (seed := request.sampling.seed) is not None:
-        own += [(name, seed) for name in _SEEDS if name in declared]
+        own += [(name, seed) for name in _SEEDS if name in known.declared]
     names = tuple([name for name, _ in own])
-    shared = _encode_shared(model_name, declared, _shared_values(request), names, _outputs(request))
+    shared = _encode_shared(model_name, known, _shared_values(request), names, _outputs(request))
     raw = [_pack_scalar(name, value) for name, value in own]
     raw.append(pack_ids(request.input_ids))
     message = service_pb2.ModelInferRequest(id=request.request_id, raw_input_contents=raw)
@@ -244,28 +283,46 @@ def _encode_stop_head(model_name: str) -> bytes:
 @lru_cache(_SHARED_PARTS)
 def _encode_shared(
     model_name: str,
-    declared: frozenset[str],
-    values: tuple[float | None, ...],
+    known: EngineInputs,
+    values: tuple[Any, ...],
     names: tuple[str, ...],
     outputs: tuple[str, ...],
 ) -> bytes:
     """Serialize what equal requests share.
 
     Args:
-        declared: inputs that the server declares. The others are left out.
-        values: of `_SHARED_INPUTS`; None is left out.
+        known: inputs that are not declared are left out.
+        values: of `_SHARED_ATTRIBUTES`; None is left out.
         names: further scalar inputs. Their values follow in the message.
     """
     message = _begin(model_name, outputs)
-    scalars = [(name, value) for (name, _), value in zip(_SHARED_INPUTS, values, strict=True)]
+    given = [*values]
+    choice = tuple([values[place] for place in _CHOICE])
+    for place, value in _as_meant(values[_BEAMS], choice, known.zero_is_replaced):
+        given[place] = value
+    scalars = [(name, given[place]) for name, place in _SHARED_PLACES]
     if REUSED_BLOCKS.name in outputs:
         scalars += [(name, True) for name in _ASKS_FOR_BLOCKS]
     for name, value in (*scalars, ("exclude_input_in_output", True)):
-        if value is not None and name in declared and value != _LEFT_OUT.get(name):
+        if value is not None and name in known.declared and value != _LEFT_OUT.get(name):
             _add(message, name, [1, 1], _pack_scalar(name, value))
     for name in names:
         message.inputs.add(name=name, datatype=_DTYPES[name], shape=[1, 1])
     return _serialize(message)
+
+
+@lru_cache(_SHARED_PARTS)
+def _as_meant(
+    beams: int, choice: tuple[Any, ...], zero_is_replaced: bool
+) -> list[tuple[int, float | None]]:
+    """Return places among `_SHARED_ATTRIBUTES`, and the values to send for them.
+
+    Args:
+        choice: values of `_CHOICE`.
+    """
+    decoding = meant(Sampling(**dict(zip(_CHOICE.values(), choice, strict=True))), beams)
+    sent = inputs_for(decoding, zero_is_replaced=zero_is_replaced)
+    return [(_PLACES[name], value) for name, value in sent.items()]
 
 
 def _begin(model_name: str, outputs: Iterable[str]) -> service_pb2.ModelInferRequest:

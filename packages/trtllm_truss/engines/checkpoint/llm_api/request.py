@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,9 @@ from trtllm_truss.engines.checkpoint.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.samplers import (
     SPECULATION,
     drafts_within,
+    honours_min_p,
     honours_penalties,
+    honours_temperature,
     reports_alternatives,
 )
 from trtllm_truss.errors import InvalidRequest
@@ -146,6 +148,7 @@ def _adapters(text: str) -> dict[int, Adapter]:
 
 _SERVED = frozenset({"lora_task_id"})
 _BIAS, _BAD_WORDS = "embedding_bias", "bad_words_list"
+_MIN_P, _TEMPERATURE = "min_p", "temperature"
 _LOG_PROB, _ALTERNATIVES = "return_log_probs", "num_top_logprobs"
 
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -179,6 +182,8 @@ def served_inputs(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
     of_sampler = {
         _BIAS: not within,
         _BAD_WORDS: honours_penalties(version, arguments),
+        _MIN_P: honours_min_p(version, arguments),
+        _TEMPERATURE: honours_temperature(version, arguments),
         _LOG_PROB: not within,
         _ALTERNATIVES: reports_alternatives(version, arguments),
     }
@@ -204,8 +209,7 @@ def read_llm_request(
     """
     generation = read_request(request_id, tensors, requested_outputs, limits)
     _check_beams(generation, limits, settings)
-    if _BAD_WORDS not in limits.served:
-        _check_penalties(generation.sampling, settings)
+    _check_sampler(generation.sampling, limits.served, settings)
     if _LOG_PROB not in limits.served:
         _check_drafts(generation)
     if generation.guide is not None and not settings.guides:
@@ -248,16 +252,26 @@ def _check_beams(request: TensorRequest, limits: ModelLimits, settings: LlmSetti
         )
 
 
-def _check_penalties(sampling: Sampling, settings: LlmSettings) -> None:
+def _check_sampler(sampling: Sampling, served: Set[str], settings: LlmSettings) -> None:
+    """Refuse what the sampler would drop."""
     drafts = settings.llm_args.get(SPECULATION)
     remedy = f"remove {SPECULATION} from" if drafts else "set sampler_type TRTLLMSampler in"
-    for row in SAMPLING:
-        value = getattr(sampling, row.attribute)
-        if row.effect == "penalty" and row.changes(value):
-            raise InvalidRequest(
-                f"{row.name} {value} is not supported by the PyTorch sampler of this TensorRT-LLM; "
-                f"leave it out, or {remedy} runtime.llm_args."
-            )
+    refused = []
+    if _BAD_WORDS not in served:
+        penalties = [row for row in SAMPLING if row.effect == "penalty"]
+        refused += [row.name for row in penalties if row.changes(getattr(sampling, row.attribute))]
+    decoding = sampling.decoding
+    if decoding.min_p and _MIN_P not in served:
+        refused.append(_MIN_P)
+    if not decoding.is_greedy and _TEMPERATURE not in served:
+        refused += [_TEMPERATURE] * (decoding.temperature != 1)
+        refused += ["top_k beside top_p"] * (decoding.top_k > 0 and decoding.top_p < 1)
+    for name in refused:
+        value = f" {getattr(sampling, name)}" if hasattr(sampling, name) else ""
+        raise InvalidRequest(
+            f"{name}{value} is not supported by the PyTorch sampler of this TensorRT-LLM; leave it "
+            f"out, or {remedy} runtime.llm_args."
+        )
 
 
 def _check_drafts(request: TensorRequest) -> None:
@@ -388,9 +402,9 @@ def _decoding(sampling: Sampling) -> dict[str, Any]:
             "length_penalty": sampling.length_penalty,
             "early_stopping": int(sampling.early_stopping),
         }
-    if sampling.greedy:  # the library decodes greedily if nothing is set
+    if sampling.decoding.is_greedy:
         return {**sampling.chosen()}
-    return {"temperature": sampling.temperature, "seed": sampling.seed, **sampling.chosen()}
+    return {"seed": sampling.seed, **sampling.chosen()}
 
 
 def canary_request(beam_width: int) -> LlmRequest:

@@ -228,7 +228,7 @@ def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:
 def _sample(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
     for name, value in sampling.chosen().items():
         setattr(config, name, value)
-    if not sampling.greedy:
+    if not sampling.decoding.is_greedy:
         config.do_sample = True
         config.rng_seed = _fold(sampling.seed)
 
