@@ -179,9 +179,9 @@ class SamplingFields(Generic[Unset]):
     length_penalty: float | Unset = _row(
         float,
         "Exponent of the length in beam search.",
-        range=Range(-100, 100),
+        range=Range(0, 100),
         tensors=("len_penalty",),
-        tensor_range=Range(),
+        tensor_range=Range(0),
         engine_default=0.0,
         effect="beams",
     )

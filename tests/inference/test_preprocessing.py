@@ -124,6 +124,12 @@ async def test_errors_name_the_callers_field(
 @pytest.mark.parametrize(
     ("version", "fields", "said"),
     [
+        ("1.1.0", {"length_penalty": 1.0, "beam_width": 2}, None),
+        ("1.2.0", {"length_penalty": 1.0}, None),
+        ("1.2.0", {"length_penalty": 0.0, "beam_width": 2}, None),
+        ("1.2.0", {"length_penalty": 1.0, "beam_width": 2}, "pull request 13633.* with 1.1"),
+        ("1.2.1", {"length_penalty": 1.0, "beam_width": 2}, "pull request 13633.* with 1.1"),
+        ("1.3.0", {"length_penalty": 1.0, "beam_width": 2}, None),
         ("1.1.0", {"min_p": 0.5}, "has no input for it; leave it out, or limit .* with top_p"),
         ("0.9.0", {"min_p": 0.5}, "has no input for it"),
         ("1.1.0", {"min_p": 0.0}, None),

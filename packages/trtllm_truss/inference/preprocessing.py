@@ -180,6 +180,8 @@ def validate_capabilities(
 
 
 def _has_effect(request: GenerationRequest, row: RequestField) -> bool:
+    if row.effect == "beams" and request.beam_width == 1:
+        return False
     holder = request if row.effect is None else request.sampling
     return row.has_effect(getattr(holder, row.attribute))
 

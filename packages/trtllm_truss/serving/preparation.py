@@ -41,6 +41,7 @@ from trtllm_truss.machine.describe import (
 from trtllm_truss.machine.runtime import TritonInstallation, assemble_backends
 from trtllm_truss.mpi_job import Rank
 from trtllm_truss.releases import MODEL_NAME
+from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.serving.kernel_cache import key_of
 from trtllm_truss.serving.repositories import (
     EngineRepository,
@@ -347,6 +348,9 @@ def render_engine(
             ),
             tensorrt_llm_version=tensorrt_llm_version,
             decoupled=settings.serving.triton_decoupled_mode,
+            refused={
+                row.name: sentence for row in SAMPLING if (sentence := engine.why_refused(row.name))
+            },
         )
     info = tokenizer_info_file(settings, engine, destination)
     model = engine.model_config(

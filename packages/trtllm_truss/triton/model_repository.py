@@ -12,6 +12,7 @@ triton-inference-server/tensorrtllm_backend (up to 0.19).
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -180,6 +181,7 @@ def render_native_models(
     counts: InstanceCounts,
     tensorrt_llm_version: str | None,
     decoupled: bool = True,
+    refused: Mapping[str, str] | None = None,
 ) -> None:
     """Write the four models into a repository; replace earlier ones.
 
@@ -191,6 +193,7 @@ def render_native_models(
         tensorrt_llm_version: selects the declared names; None declares those of every version.
         decoupled: let `ensemble` and `tensorrt_llm_bls` send several responses to one request.
             `tensorrt_llm` always does, because the Truss streams from it.
+        refused: errors about fields of requests that the engine refuses, by names.
 
     Raises:
         SettingsError: a template is missing or invalid, or that Triton requires `decoupled`.
@@ -219,6 +222,8 @@ def render_native_models(
         if name in (BLS, ENSEMBLE):
             _fit(config, tensorrt_llm_version)
             config.model_transaction_policy.decoupled = decoupled
+        if name == BLS:
+            config.parameters["refused_fields"].string_value = json.dumps(refused or {})
         folder = write_config(config, destination)
         if count is not None:
             shutil.copy2(template_dir / name / _VERSION_FOLDER / "model.py", folder)

@@ -124,6 +124,7 @@ def test_outputs_are_made_only_if_requested_and_asked_for() -> None:
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; send a value above 0"),
         ({"min_tokens": -1}, "min_tokens is -1"),
         ({"min_p": 1.5}, "min_p is 1.5; send a value from 0 to 1"),
+        ({"len_penalty": -1.0}, "len_penalty is -1.0; send a value of 0 or more"),
         ({"beam_width": 5}, "Requested beam width 5 is incorrect"),
         ({"beam_width": 2, "streaming": True}, "only supported with beam width of 1"),
         ({"beam_width": 2, "temperature": 0.5}, "temperature 0.5 is not supported with beam_width"),

@@ -347,6 +347,7 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         ({"stop_token_ids": [-1]}, "stop_token_ids", ["is -1", "at least 0"]),
         ({"top_k": -2}, "top_k", ["-2", "at least 0"]),
         ({"min_p": 1.5}, "min_p", ["min_p is 1.5", "at most 1"]),
+        ({"length_penalty": -0.5}, "length_penalty", ["-0.5", "at least 0"]),
         ({"stop": [1]}, "stop", ["stop[0] is 1"]),
         ({"top_logprobs": 2}, "top_logprobs", ["logprobs is false"]),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", ["at most 20"]),

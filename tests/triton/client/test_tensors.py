@@ -107,6 +107,7 @@ def test_beams_have_a_length_penalty():
     assert sent["beam_width"][2] == bytes.fromhex("02000000")
     assert sent["len_penalty"][2] == struct.pack("<f", 2.0)
     assert not sent.keys() & {"runtime_top_k", "runtime_top_p", "min_p"}
+    assert "len_penalty" not in tensors(encode(length_penalty=2.0))
 
 
 def test_biases_are_a_vector_of_the_vocabulary():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.paths import TEMPLATES
@@ -18,7 +20,7 @@ FOUR = ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm_bls"]
 VERSIONS = ["0.9.0", "0.12.0", "0.18.2", "1.0.0", None]
 
 
-def render(folder: Path, version: str | None = "1.0.0", **options: bool):
+def render(folder: Path, version: str | None = "1.0.0", **options: Any):
     render_native_models(
         TEMPLATES,
         folder,
@@ -57,6 +59,13 @@ def test_names_follow_the_version(tmp_path, version):
     assert ({"min_length", "random_seed"} <= names) == is_old
     assert ("lora_task_id" in names) == (version != "0.8.0")
     assert ("acceptance_rate" in {field.name for field in bls.output}) == is_new
+
+
+def test_errors_about_inputs_that_the_engine_would_misread(tmp_path):
+    said = {"length_penalty": 'would become "another"'}
+    config = render(tmp_path, refused=said)["tensorrt_llm_bls"]
+    assert json.loads(config.parameters["refused_fields"].string_value) == said
+    assert "refused_fields" not in render(tmp_path)["ensemble"].parameters
 
 
 @pytest.mark.parametrize("decoupled", [True, False])

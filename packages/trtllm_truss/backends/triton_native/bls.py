@@ -92,11 +92,13 @@ def read_query(
     requested_outputs: Collection[str],
     *,
     decoupled: bool,
+    refused: Mapping[str, str],
 ) -> Query:
     """Read and validate a request.
 
     Args:
         decoupled: whether the model may send several responses.
+        refused: errors about inputs that the engine would misread, without their names.
 
     Raises:
         InvalidRequest: it cannot be served.
@@ -126,7 +128,7 @@ def read_query(
     forwarded = {_RENAMED.get(name, name): values[name] for name in values if name not in _OURS}
     return Query(
         prepared={theirs: values[ours] for ours, theirs in _PREPROCESSED.items() if ours in values},
-        forwarded=_as_meant(forwarded, inputs),
+        forwarded=_as_meant(forwarded, inputs, refused),
         stop_words=tuple(words(inputs, "stop_words")),
         end_id=inputs.integer("end_id", None),
         stream=stream,
@@ -139,7 +141,9 @@ def read_query(
 _CHOOSES = {row.attribute: row for row in SAMPLING if row.effect in ("temperature", "limit")}
 
 
-def _as_meant(forwarded: dict[str, Value], tensors: Tensors) -> dict[str, Value]:
+def _as_meant(
+    forwarded: dict[str, Value], tensors: Tensors, refused: Mapping[str, str]
+) -> dict[str, Value]:
     """Replace the inputs that choose tokens by those that make the engine do what they mean."""
     given = Sampling(
         temperature=tensors.number("temperature", None),
@@ -156,6 +160,11 @@ def _as_meant(forwarded: dict[str, Value], tensors: Tensors) -> dict[str, Value]
         if value is not None:
             kind = np.int32 if row.kind is int else np.float32
             sent[row.tensors[0]] = from_array(np.array([[value]], kind))
+    for row in SAMPLING:
+        if row.effect == "beams" and beams == 1:
+            sent.pop(row.tensors[0], None)
+        elif row.name in refused and row.changes(tensors.number(row.name, row.engine_default)):
+            raise InvalidRequest(f"{row.name} {refused[row.name]}", param=row.name)
     return sent
 
 
@@ -246,6 +255,7 @@ class TritonPythonModel:
         )
         self._engine = parameters.get("tensorrt_llm_model_name", str, MODEL_NAME)
         self._tokenizer = tokenizer(parameters)
+        self._refused: dict[str, str] = parameters.get("refused_fields", json.loads, {})
         self._stub = threading.Lock()
         self._kill_on_death = KillParentOnDeath()
         self._loop = asyncio.new_event_loop()
@@ -262,6 +272,7 @@ class TritonPythonModel:
                         Tensors.of(request),
                         request.requested_output_names(),
                         decoupled=self._decoupled,
+                        refused=self._refused,
                     )
             except InvalidRequest as error:
                 reply.fail(error)

@@ -287,11 +287,21 @@ class CompiledEngine(GpuEngine):
     def takes_adapters(self) -> bool:
         return self.config.plugins.lora
 
+    def refuses(self, version: str | None) -> frozenset[str]:
+        shifts = holds("shifts_length_penalty", self.config.assumed_version)
+        return self.refused_fields | ({"length_penalty"} if shifts else frozenset())
+
     def why_refused(self, field: str) -> str | None:
+        built = self.config.assumed_version
         if field == "min_p":
             return (
                 "is not supported by a compiled engine, whose Triton backend has no input for it; "
                 "leave it out, or limit the tokens with top_p."
+            )
+        if field == "length_penalty" and holds("shifts_length_penalty", built):
+            return (
+                f"would become another parameter in the Triton backend of TensorRT-LLM {built} "
+                "(NVIDIA's pull request 13633); leave it out, or build the engine with 1.1."
             )
         return super().why_refused(field)
 

@@ -317,11 +317,15 @@ def _as_meant(
 ) -> list[tuple[int, float | None]]:
     """Return places among `_SHARED_ATTRIBUTES`, and the values to send for them.
 
+    A length penalty without beams means nothing; the backends of 1.2 would read another parameter.
+
     Args:
         choice: values of `_CHOICE`.
     """
     decoding = meant(Sampling(**dict(zip(_CHOICE.values(), choice, strict=True))), beams)
     sent = inputs_for(decoding, zero_is_replaced=zero_is_replaced)
+    if beams == 1:
+        sent["length_penalty"] = None
     return [(_PLACES[name], value) for name, value in sent.items()]
 
 
