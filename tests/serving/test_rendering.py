@@ -126,6 +126,15 @@ def test_max_beam_width_defaults_to_the_engines(
     assert "max_beam_width" not in render(engine_folder, {}, "0.5.0")[1]
 
 
+def test_log_probabilities_are_those_of_the_model_unless_the_operator_differs(
+    engine_folder: Path,
+) -> None:
+    assert render(engine_folder, {})[1]["normalize_log_probs"] == "false"
+    chosen = render(engine_folder, {"normalize_log_probs": True})[1]
+    assert chosen["normalize_log_probs"] == "true"
+    assert "normalize_log_probs" not in render(engine_folder, {}, "0.7.1")[1]
+
+
 def test_a_checkpoint(engine_folder: Path) -> None:
     folder = write_checkpoint(engine_folder.parent / "checkpoint")
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -56,11 +56,12 @@ from trtllm_truss.engines.model_config import Adapter, Quantization, cache_bits
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases import REUSED_BLOCKS, CacheReport, holds, release, rows_for
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.runtime import RuntimeOptions
+from trtllm_truss.settings.runtime import PARAMETERS, RuntimeOptions
 
 _LMI_MARK = "config.pbtxt"
 _NUM_NODES, _GPUS = "num_nodes", "gpu_device_ids"
 _TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
+_NORMALIZE = "normalize_log_probs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +332,11 @@ class CompiledEngine(GpuEngine):
         parameters = executor_parameters(
             settings.runtime, self.scheduling(settings.runtime), self.beam_limit(settings), version
         )
+        # NVIDIA's default relates a token to those that it was drawn from, so that all are 0 in
+        # greedy decoding: topKStage2Sampling of cpp/tensorrt_llm/kernels/samplingTopKKernels.cu in
+        # NVIDIA/TensorRT-LLM, 0.8 to 1.2. Pull request 12366, of March 2026, turned it.
+        if any(row.name == _NORMALIZE for row in rows_for(PARAMETERS, version)):
+            parameters.setdefault(_NORMALIZE, False)
         if tokenizer_info is not None:
             parameters[_TOKENIZER_INFO] = str(tokenizer_info)
         if settings.node_count > 1:
