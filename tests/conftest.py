@@ -26,7 +26,7 @@ TESTS = Path(__file__).parent
 collect_ignore = ["clients", "dynamo_fleet", "gpu_host"]  # run in environments of their own
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_MODULES = "tests.end_to_end"
-LLM_API_MODULES = ("test_predict",)
+LLM_API_MODULES = ("test_predict", "test_sampling")
 """Modules whose tests of the shared server run with the LLM API too, without `--engines all`."""
 OWN_SERVER_MODULES = (
     "test_guard",

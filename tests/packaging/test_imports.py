@@ -132,7 +132,9 @@ def test_tests_and_tools_import_their_requirements(folder: str) -> None:
     if folder == "benchmarks":
         known |= {*of_file("requirements-bench.in"), "tensorrt-llm"}
     if folder == "tests":
-        known |= STAND_INS | TRUSS_SERVER | {"batch", "known-model"}  # files of the stand-in
+        known |= (
+            STAND_INS | TRUSS_SERVER | {"batch", "known-model", "sampling"}
+        )  # files of the stand-in
         known.add("safetensors")  # comes with transformers
         known.add("peft")  # of the script that wrote the adapters
     wrong = undeclared(ROOT / folder, known)

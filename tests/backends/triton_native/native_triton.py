@@ -52,6 +52,7 @@ class NativeTriton:
         decoupled: bool = True,
         text: str | None = None,
         tp: int = 1,
+        refused: Mapping[str, str] | None = None,
         **behaviour: Any,
     ) -> None:
         self.lines: list[str] = []
@@ -84,6 +85,7 @@ class NativeTriton:
             counts=counts or InstanceCounts(),
             tensorrt_llm_version=PINNED_VERSION,
             decoupled=decoupled,
+            refused=refused,
         )
         command = launcher(
             installation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import queue
 import signal
@@ -28,6 +29,7 @@ from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200
 HTTP_QUERY = {"text_input": ("BYTES", [1, 1], ["Hi"]), "max_tokens": ("INT32", [1, 1], [200])}
+LIMITS = ({}, {"top_p": 1.0}, {"top_p": 0.9}, {"top_k": 50}, {"top_k": 50, "top_p": 1.0})
 IN_A_CHARACTER = (16, 17, 19, 20)  # token counts that cut 日 or 本 in half
 
 
@@ -129,6 +131,32 @@ def test_unsupported_requests_are_refused(native, model):
         answer = native.generate(model, **fields)
         assert answer.status_code == 400, answer.text
         assert message in answer.json()["error"]
+
+
+def test_seeds_matter_at_a_temperature_alone(make_native):
+    server = make_native(text="x" * 40, draws=1, vocabulary=315)
+
+    def answer(model, **fields):
+        return server.generate(model, **fields).json()["text_output"]
+
+    likeliest = answer("ensemble", top_k=1)
+    for model, limits in itertools.product(TEXT_MODELS, LIMITS):
+        cold, hot = (
+            [answer(model, temperature=t, seed=seed, **limits) for seed in (1, 2)] for t in (0, 1)
+        )
+        assert cold == [likeliest, likeliest], (model, limits)
+        assert hot[0] != hot[1], (model, limits)
+    assert answer("ensemble", temperature=1e-46, top_p=1, seed=3) == likeliest
+
+
+def test_an_input_that_the_engine_would_misread(make_native, model):
+    server = make_native(
+        text="x" * 40, refused={"length_penalty": "would be another; leave it out."}
+    )
+    assert server.generate(model, length_penalty=2).status_code == 200
+    answer = server.generate(model, length_penalty=2, beam_width=2)
+    assert answer.status_code == 400
+    assert "length_penalty would be another; leave it out." in answer.json()["error"]
 
 
 def test_leaving_over_grpc_ends_the_generation(make_native):

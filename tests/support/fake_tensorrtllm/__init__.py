@@ -55,6 +55,7 @@ def write_engine(
     limits: Mapping[str, int] | None = None,
     plugins: Mapping[str, object] | None = None,
     version: str = "1.0.0",
+    vocabulary: int = 49152,
     ranks: Mapping[int, Mapping[str, object]] | None = None,
     **behaviour: object,
 ) -> Path:
@@ -67,12 +68,14 @@ def write_engine(
         limits: changes to `build_config`, such as `max_batch_size`.
         plugins: changes to its `plugin_config`.
         version: the TensorRT-LLM version that the engine, and so the backend, is of.
+        vocabulary: number of token ids.
         ranks: behaviour of single ranks, over that of all.
         behaviour: of every rank; for the keys see the backend. Lists become comma-separated.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = engine_config(tp, pp, limits or {})
     config["version"] = version
+    config["pretrained_config"]["vocab_size"] = vocabulary
     config["build_config"]["plugin_config"].update(plugins or {})
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     for rank in range(tp * pp):

@@ -45,19 +45,29 @@ def test_the_chosen_sampler_honours_all_parameters(start_engine: StartEngine) ->
     assert sampled(engine, 1) == sampled(engine, 1)
     assert len({tuple(sampled(engine, seed)) for seed in range(4)}) > 1
     assert answer(engine, 20, frequency_penalty=2.0, repetition_penalty=2.0) != greedy
+    for limits in ({}, {"runtime_top_p": 1.0}, {"runtime_top_k": 50, "runtime_top_p": 0.9}):
+        for seed in (1, 2):
+            assert answer(engine, 20, temperature=0.0, random_seed=seed, **limits) == greedy
+    hot = {"temperature": 2.0, "runtime_top_p": 1.0, "random_seed": 1}
+    assert answer(engine, 20, min_p=0.999, **hot) == greedy != answer(engine, 20, **hot)
 
 
 def test_the_other_sampler_takes_no_penalties_and_no_seed(
     start_engine: StartEngine, llm_api_version: str
 ) -> None:
     engine = start_engine(llm_args=OTHER_SAMPLER[llm_api_version])
-    greedy = answer(engine, 20)
 
     with pytest.raises(InvalidRequest, match="frequency_penalty"):
         answer(engine, 20, frequency_penalty=2.0)
-    answers = {tuple(sampled(engine, 1)) for _ in range(4)}
-    assert (answers == {tuple(greedy[:8])}) == (llm_api_version == "1.0.0")
-    assert (len(answers) > 1) == (llm_api_version != "1.0.0")
+    if llm_api_version == "1.0.0":
+        with pytest.raises(
+            InvalidRequest, match=r"temperature 2\.0 is not supported by the PyTorch"
+        ):
+            sampled(engine, 1)
+        return
+    with pytest.raises(InvalidRequest, match=r"min_p 0\.5 is not supported by the PyTorch"):
+        answer(engine, 20, runtime_top_p=1.0, min_p=0.5)
+    assert len({tuple(sampled(engine, 1)) for _ in range(4)}) > 1
 
 
 @pytest.mark.usefixtures("counting")

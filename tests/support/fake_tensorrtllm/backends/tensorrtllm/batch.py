@@ -24,6 +24,7 @@ from trtllm_truss.backends.tensors import readable_copy, repair_reading
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from known_model import logits_after
+from sampling import Sampler, construct, validated
 
 repair_reading()
 
@@ -35,18 +36,6 @@ _LATER = (
 _LOG_PROB = -0.5
 _HELD_S = 0.01
 _AT_ONCE = "Cannot process new request: [TensorRT-LLM][ERROR] Assertion failed: {}"
-# The constructors of a request check these: cpp/tensorrt_llm/executor/samplingConfig.cpp and
-# requestImpl.h (near 1.0).
-_CHECKS = {
-    "request_output_len": ("mMaxNewTokens > 0", lambda value: value > 0),
-    "beam_width": ("beamWidth > 0", lambda value: value > 0),
-    "runtime_top_k": ("topK.value() >= 0", lambda value: value >= 0),
-    "runtime_top_p": ("topP.value() > 0.f, <= 1.f", lambda value: 0 < value <= 1),
-    "temperature": ("temperature.value() >= 0.f", lambda value: value >= 0),
-    "repetition_penalty": ("repetitionpenalty.value() > 0.f", lambda value: value > 0),
-    "len_penalty": ("lengthPenalty.value() >= 0.f", lambda value: value >= 0),
-    "min_tokens": ("minTokens.value() >= 0", lambda value: value >= 0),
-}
 
 
 class Limits(NamedTuple):
@@ -62,6 +51,7 @@ class Limits(NamedTuple):
     context_logits: bool
     generation_logits: bool
     reuses_cache: bool
+    normalizes: bool
 
 
 class Generation:
@@ -105,6 +95,9 @@ class Generation:
         self.ends_alone = behaviour.get("final", "with_last") != "with_last"
         self.stopped = False
         self.output: list[int] = []
+        self.log_probs: list[float] = []
+        self._limits = limits
+        self._sampler = None
         self._delay_s = behaviour.get("delay_ms", 0) / 1000
         self.due = time.monotonic() + behaviour.get("first_delay_ms", self._delay_s * 1000) / 1000
 
@@ -129,9 +122,14 @@ class Generation:
 
     def mistake(self):
         """Return what is wrong with the tensors; None if nothing is."""
-        for name, (text, holds) in _CHECKS.items():
-            if name in self.inputs and not holds(self._value(name)):
-                return text
+        if self._value("request_output_len") <= 0:  # requestImpl.h (near 1.0)
+            return "mMaxNewTokens > 0"
+        release = self._limits.release
+        scalars = {name: array.item() for name, array in self.inputs.items() if array.size == 1}
+        try:
+            config = construct(scalars, release)
+        except ValueError as error:
+            return str(error)
         if not self.prompt or self._value("input_lengths") != len(self.prompt):
             return "input_lengths == input_ids.size()"
         if any(shape[0] != 1 for shape in self.shapes.values()):
@@ -139,6 +137,14 @@ class Generation:
         for name in ("stop_words_list", "bad_words_list"):
             if name in self.inputs and not _are_words(self.shapes[name], self.inputs[name]):
                 return f"{name}: [1, 2, N] of ids, and of offsets that rise to N, then -1"
+        if self.behaviour.get("draws"):
+            self._sampler = Sampler(
+                validated(config, release),
+                normalizes=self._limits.normalizes,
+                bias=self.inputs.get("embedding_bias"),
+                bad_words=_words(self.inputs.get("bad_words_list")),
+                end_id=self.end_id,
+            )
         return None
 
     def refusal(self, limits):
@@ -234,13 +240,20 @@ class Generation:
         self.due += self._delay_s
         if len(self.output) >= self.wanted:
             return [], True
-        token = self.tokens[len(self.output) % len(self.tokens)]
+        token, log_prob = self._next()
         if token == self.end_id:
             return [], True
         self.output.append(token)
+        self.log_probs.append(log_prob)
         ended = any(self.output[-len(word) :] == word for word in self.stop_words)
         ended |= len(self.output) >= self.wanted and not self.ends_alone
         return [token], ended
+
+    def _next(self):
+        if self._sampler is None:
+            return self.tokens[len(self.output) % len(self.tokens)], _LOG_PROB
+        logits = logits_after([*self.prompt, *self.output], self._limits.vocabulary)
+        return self._sampler.choose(logits, self.prompt, self.output)
 
 
 def _key(request_id, release):
@@ -472,7 +485,7 @@ class Batch:
             return
         tensors = [_tensor("output_ids", [[ids]]), _tensor("sequence_length", [[len(ids)]])]
         if generation.wants_log_probs:
-            each = [_LOG_PROB] * len(generation.output)
+            each = generation.log_probs
             tensors.append(_tensor("cum_log_probs", [[sum(each)]], np.float32))
             tensors.append(_tensor("output_log_probs", [[each]], np.float32))
         tensors += generation.logits(ids, self._limits)

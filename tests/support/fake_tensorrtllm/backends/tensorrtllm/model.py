@@ -18,6 +18,7 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
     log_requests  1: write the tensors of each request to the log
     scripts       JSON file of `[prompt, guide, ids]`: the ids answer requests whose prompt ends in
                   these ids and whose guide contains this text, without a guide null
+    draws         1: draw each token from the logits of `known_model`, by the request's sampling
     log_reuse     1: write to the log how many tokens of each prompt are in the KV cache
     otherwise     comma-separated rows of `selftest`'s table of assumptions that are wrong
 
@@ -64,7 +65,7 @@ _KEYS = {
     "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final", "end_file", "released"), str),
     "load_after": Path,
-    "log_reuse": int,
+    **dict.fromkeys(("draws", "log_reuse"), int),
     "otherwise": lambda text: text.split(","),
     "scripts": lambda path: json.loads(Path(path).read_text()),
     "tokens": lambda text: [int(word) for word in text.split(",") if word],
@@ -128,6 +129,7 @@ class TritonPythonModel:
             context_logits=build.get("gather_context_logits", False),
             generation_logits=build.get("gather_generation_logits", False),
             reuses_cache=_reuses_cache(values, engine),
+            normalizes=_normalizes(values, engine),
         )
         if "ranks-need-no-tcp" in self._behaviour.get("otherwise", ()):
             self._listener = socket.create_server(("", 0))
@@ -182,6 +184,12 @@ def _reuses_cache(values, engine):
     wanted = values.get("enable_kv_cache_reuse", "").lower() not in ("false", "0")
     ends = build.get("gather_context_logits") and not engine["version"].startswith("0.")
     return wanted and build["plugin_config"]["use_paged_context_fmha"] and not ends
+
+
+def _normalizes(values, engine):
+    """Return `normalize_log_probs`; blank is true before pull request 12366 (March 2026)."""
+    given = values.get("normalize_log_probs", "").lower()
+    return given in ("true", "1") if given else not engine["version"].startswith("1.3")
 
 
 def _check_world_size(mapping):

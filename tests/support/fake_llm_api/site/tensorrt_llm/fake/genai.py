@@ -87,6 +87,8 @@ def _config(params, max_tokens, seed):
             config.top_k = params.top_k
         if params.top_p:
             config.top_p = params.top_p
+        if params.min_p:
+            config.min_p = params.min_p
         config.rng_seed = (seed ^ (seed >> 32)) & 0xFFFFFFFF
     return config
 

@@ -42,6 +42,8 @@ def _validate(params):
         raise ValueError(f"require 0 <= top_p <= 1, got top_p={params.top_p}")
     if params.top_k is not None and params.top_k < 0:
         raise ValueError(f"require top_k >= 0, got top_k={params.top_k}")
+    if params.min_p is not None and not 0 <= params.min_p <= 1:  # executor/samplingConfig.cpp
+        raise RuntimeError("Assertion failed: minP.value() >= 0.f && minP.value() <= 1.0f")
     params.best_of = params.best_of or params.n
     if params.best_of < params.n:
         raise ValueError("best_of must be greater than or equal to n")
