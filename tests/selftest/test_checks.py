@@ -116,6 +116,18 @@ def test_another_shape_is_named() -> None:
     assert found.startswith("/v1/messages does not have the API's shape (KeyError: 'content')")
 
 
+def test_a_temperature_of_0_must_not_draw() -> None:
+    def respond(_: str, body: bytes) -> Reply:
+        sent = json.loads(body)
+        greedy = sent["temperature"] == 0 and "top_p" not in sent
+        return reply(200, {"choices": [{"text": "one" if greedy else f"seed {sent['seed']}"}]})
+
+    found = shortfall(respond, answer_checks.temperature)
+    assert found == (
+        "temperature 0 with {'top_p': 1.0} is not greedy: seed 1 gave 'seed 1', seed 2 'seed 2'"
+    )
+
+
 def test_a_missing_template_and_missing_guides_are_reasons() -> None:
     def respond(path: str, _: bytes) -> Reply:
         reason = "guided decoding is off (runtime.guided_decoding_backend)"

@@ -64,7 +64,7 @@ def test_the_cpu_engine_keeps_every_promise(
     assert {name for name, (verdict, _) in found.items() if verdict == "could not run"} <= {
         *("TensorRT-LLM", "GPUs", "CUDA", "MPI", "spawn")
     }
-    assert len(found) == table.count("\n  ") == 34
+    assert len(found) == table.count("\n  ") == 35
     for name, (verdict, detail) in found.items():
         assert f"  {verdict:14}{name:28}{detail}\n" in table
     assert SECRET not in table
@@ -103,6 +103,30 @@ def test_an_engine_without_promises_is_named(
         verdict, detail = found[name]
         assert verdict == "fell short", name
         assert part in detail
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("draws", [0, 1])
+def test_an_engine_must_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: int) -> None:
+    monkeypatch.setenv(BACKENDS_VARIABLE, str(BACKENDS))
+    engine = write_engine(tmp_path / "engine", limits={"max_batch_size": 4}, draws=draws)
+    write_smollm2_tokenizer(tmp_path / "tokenizer")
+    status, report = selftest(
+        tmp_path,
+        *("--engine", str(engine), "--tokenizer", str(tmp_path / "tokenizer")),
+        *("--only", "seeds", "--only", "logprobs"),
+    )
+    found = verdicts(report)
+    assert status == 1 - draws, found
+    assert found["seeds"][0] == found["log probabilities"][0] == "held"
+    verdict, detail = found["temperature"]
+    if draws:
+        assert verdict == "held"
+        assert detail == "2 seeds at 0, equal texts with any limits; 4 seeds at 1, 4 texts"
+        assert "relative" not in found["log probabilities"][1]
+    else:
+        assert verdict == "fell short"
+        assert "temperature 1 draws nothing: 4 seeds gave" in detail
 
 
 def test_a_missing_mpi_and_a_changed_tensor_are_named(

@@ -1,9 +1,9 @@
 """Checks of answers: functions of a `ServedModel`.
 
 They return `Held`, or raise `FellShort` or `CannotRun`. They check exact text, whole characters,
-stop words and seeds; each API's whole answer and stream of the same text, in its shapes; guided
-decoding and log probabilities; and bodies that must be refused, each with the name of the field at
-fault.
+stop words, seeds and temperatures; each API's whole answer and stream of the same text, in its
+shapes; guided decoding and log probabilities; and bodies that must be refused, each with the name
+of the field at fault.
 """
 
 from __future__ import annotations
@@ -137,9 +137,27 @@ def seeds(model: ServedModel) -> Held:
     for seed, text in enumerate(drawn, 1):
         if (again := draw(seed)) != text:
             raise FellShort(f"seed {seed} gave {text!r} and then {again!r}")
-    different = len(set(drawn))
-    note = "" if different > 1 else "; the engine draws nothing"
-    return Held(f"equal seeds, equal texts; 3 seeds, {different} texts{note}")
+    return Held(f"equal seeds, equal texts; 3 seeds, {len(set(drawn))} texts")
+
+
+def temperature(model: ServedModel) -> Held:
+    """Compare seeds at temperatures 0 and 1, beside the `top_p` that OpenAI's clients send."""
+
+    def draw(seed: int, **fields: float) -> str:
+        body = {"prompt": PROMPTS[0], "max_tokens": _TOKENS, "seed": seed, **fields}
+        return str(expect(model.api.post(_COMPLETIONS_PATH, body)).json()["choices"][0]["text"])
+
+    for limits in ({}, {"top_p": 1.0}, {"top_p": 0.9, "top_k": 50}):
+        cold = [draw(seed, temperature=0, **limits) for seed in (1, 2)]
+        if cold[0] != cold[1]:
+            raise FellShort(
+                f"temperature 0 with {limits or 'no limit'} is not greedy: seed 1 gave "
+                f"{cold[0]!r}, seed 2 {cold[1]!r}"
+            )
+    hot = {draw(seed, temperature=1, top_p=1.0) for seed in range(1, 5)}
+    if len(hot) == 1:
+        raise FellShort(f"temperature 1 draws nothing: 4 seeds gave {hot.pop()!r}")
+    return Held(f"2 seeds at 0, equal texts with any limits; 4 seeds at 1, {len(hot)} texts")
 
 
 _TOKENS = 12
@@ -341,7 +359,10 @@ def log_probabilities(model: ServedModel) -> Held:
     if (joined := "".join(found["tokens"])) != choice["text"]:
         raise FellShort(f"the tokens join to {joined!r}, the text is {choice['text']!r}")
     mean = sum(values) / max(1, len(values))
-    return Held(f"one for each of {count} tokens, {mean:.2f} on average", {"mean": round(mean, 3)})
+    # A greedy answer's are 0 where they are relative to the tokens drawn from (docs/engines.md).
+    note = "" if any(values) else "; are they relative to the tokens drawn from?"
+    told = f"one for each of {count} tokens, {mean:.2f} on average{note}"
+    return Held(told, {"mean": round(mean, 3)})
 
 
 def guided_decoding(model: ServedModel) -> Held:

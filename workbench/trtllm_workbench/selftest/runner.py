@@ -150,6 +150,7 @@ _CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("stop", "stop words", answer_checks.stop_words),
     ("stop", "stop words in the engine", answer_checks.engine_stop_words),
     ("seeds", "seeds", answer_checks.seeds),
+    ("seeds", "temperature", answer_checks.temperature),
     ("logprobs", "log probabilities", answer_checks.log_probabilities),
     ("guides", "guided decoding", answer_checks.guided_decoding),
     ("protocols", "predict", answer_checks.predict),
