@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -37,7 +38,7 @@ _START_LIMIT_S = 30
 _BACK_LIMIT_S = 3.0 * _START_LIMIT_S
 """The last strike may stop a start, which ends at its limit; another start and an answer follow."""
 
-_ENGINE = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
+_ENGINE: dict[str, Any] = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
 _SERVING = {
     "hang_timeout_s": 3,
     "start_timeout_s": _START_LIMIT_S,
@@ -90,7 +91,7 @@ def run(options: Options) -> CaseResult:
 
 
 def _configured(options: Options) -> Path:
-    engine = write_engine(options.work / "chaos-engine", **_ENGINE)  # type: ignore[arg-type]
+    engine = write_engine(options.work / "chaos-engine", **_ENGINE)
     return write_config(
         options.work / "chaos.yaml",
         engine_repository=str(engine.resolve()),

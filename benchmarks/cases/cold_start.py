@@ -42,7 +42,7 @@ def run(options: Options) -> CaseResult:
     )
     result = CaseResult("cold-start", "Start: from the process to the first token", text, _COLUMNS)
     result.begin()
-    bench = set_up(options, "cold-start", load_s=_LOAD_S)
+    bench = set_up(options, "cold-start", engine={"load_s": _LOAD_S})
     bench.note_backend(result)
     samples = in_turns(
         {

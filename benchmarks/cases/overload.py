@@ -45,7 +45,7 @@ def run(options: Options) -> CaseResult:
     )
     result = CaseResult("overload", "Overload: twice the capacity of the engine", text, _COLUMNS)
     result.begin()
-    bench = set_up(options, "overload", step_ms=_STEP_MS, max_batch_size=_BATCH)
+    bench = set_up(options, "overload", max_batch_size=_BATCH, engine={"step_ms": _STEP_MS})
     bench.note_backend(result)
     with serve(bench.config, bench.backend.folder) as truss:
         run_load(predict_load(truss, _TOKENS, 2, requests=4))

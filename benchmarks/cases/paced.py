@@ -43,7 +43,7 @@ def run(options: Options) -> CaseResult:
     )
     title = f"Paced engine, {_STEP_MS:g} ms a step: what the path adds to each gap"
     result = CaseResult("paced", title, text, _COLUMNS).begin()
-    bench = set_up(options, "paced", step_ms=_STEP_MS)
+    bench = set_up(options, "paced", engine={"step_ms": _STEP_MS})
     bench.note_backend(result)
     with (
         triton(bench.config, bench.backend.folder, "tensorrt_llm") as alone,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,8 @@ def set_up(
     options: Options,
     name: str,
     *,
-    step_ms: float = 0,
-    load_s: float = 0,
     max_batch_size: int = 2048,
+    engine: Mapping[str, Any] | None = None,
     **serving: Any,
 ) -> Bench:
     """Create the paced engine and a configuration that serves it.
@@ -48,21 +48,17 @@ def set_up(
     Args:
         options: has the folder.
         name: of the case and its files.
-        step_ms: duration of one iteration.
-        load_s: duration of the engine's load.
         max_batch_size: concurrent requests of the engine.
+        engine: its behaviour; for the keys see `paced_engine.c`.
         serving: keys of `model_metadata.serving`.
     """
     options.work.mkdir(parents=True, exist_ok=True)
-    engine = write_engine(
-        options.work / f"{name}-engine",
-        step_ms=step_ms,
-        load_s=load_s,
-        max_batch_size=max_batch_size,
+    folder = write_engine(
+        options.work / f"{name}-engine", max_batch_size=max_batch_size, **(engine or {})
     )
     config = write_config(
         options.work / f"{name}.yaml",
-        engine_repository=str(engine.resolve()),
+        engine_repository=str(folder.resolve()),
         tokenizer_repository=TOKENIZER_REPOSITORY,
         serving={"drain_timeout_s": 1, **serving},
     )

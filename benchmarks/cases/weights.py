@@ -74,7 +74,7 @@ def run(options: Options) -> CaseResult:
 @contextmanager
 def _engine(options: Options, megabytes: int, load_s: float) -> Iterator[tuple[Path, Path]]:
     """Yield the configuration and the file of an engine with weights; remove it afterwards."""
-    bench = set_up(options, "weights", load_s=load_s)
+    bench = set_up(options, "weights", engine={"load_s": load_s})
     file = options.work / "weights-engine/rank0.engine"
     try:
         with file.open("ab") as stream:

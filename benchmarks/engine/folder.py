@@ -10,23 +10,21 @@ from typing import Any
 def write_engine(
     folder: Path,
     *,
-    step_ms: float = 0,
-    load_s: float = 0,
     max_batch_size: int = 2048,
     max_seq_len: int = 8192,
     world_size: int = 1,
     vocab_size: int = 49152,
+    **behaviour: Any,
 ) -> Path:
     """Write `config.json` and `rankN.engine`, replacing those of an earlier engine.
 
     Args:
         folder: created if missing.
-        step_ms: duration of one iteration of the whole batch.
-        load_s: duration of the load.
         max_batch_size: concurrent requests.
         max_seq_len: tokens of prompt and answer together.
         world_size: ranks; the paced engine has one, the tests' fake in Python any number.
         vocab_size: tokens of the vocabulary.
+        behaviour: of every rank; for the keys see `paced_engine.c`.
 
     Returns:
         `folder`.
@@ -35,8 +33,8 @@ def write_engine(
     config = _config(max_batch_size, max_seq_len, world_size, vocab_size)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     for rank in range(world_size):
-        text = f"FAKE\nstep_ms={step_ms:g}\nload_s={load_s:g}\n"
-        (folder / f"rank{rank}.engine").write_text(text)
+        lines = "".join(f"{key}={value}\n" for key, value in behaviour.items())
+        (folder / f"rank{rank}.engine").write_text(f"FAKE\n{lines}")
     return folder
 
 

@@ -6,7 +6,10 @@
  *
  *     FAKE
  *     step_ms=10        time of one iteration of the whole batch; 0 or absent: none
+ *     prefill_us=5      what each token of a new prompt adds to its first iteration; absent: nothing
+ *     runs=32           requests at once; absent: max_batch_size
  *     load_s=1          time before the load; 0 or absent: none
+ *     prefilled=FILE    file that gets a byte for each prompt that the engine processes
  *     WEIGHTS           the rest of the file is read by one thread, as TensorRT-LLM reads an engine
  *
  * Inputs read: input_ids, request_output_len, end_id, streaming, stop. Outputs: output_ids and
@@ -15,8 +18,15 @@
  * max_batch_size, gpt_model_path and cancellation_check_period_ms. One rank and one beam; stop
  * words and sampling are ignored.
  *
+ * Each instance has its own requests, and answers a `stop` of an unknown id like any other
+ * (handleStopRequest of inflight_batcher_llm/src/model_instance_state.cc, tensorrtllm_backend
+ * v0.19.0). A stopped request that waits still enters the batch, and ends after its first iteration
+ * (executionLoop of cpp/tensorrt_llm/executor/executorImpl.cpp, near 0.19: new requests are fetched
+ * after the cancelled ones are ended, and before the next step).
+ *
  * Source of the ABI: tritonbackend.h and tritonserver.h of Triton Inference Server, version 1.x.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -90,8 +100,8 @@ typedef struct {
     Queue inbox, waiting;
     bool closing;
     Request *running;
-    int running_count, max_batch_size;
-    uint64_t step_ns, next_step_ns, check_ns, next_check_ns;
+    int running_count, runs, prefilled_file;
+    uint64_t step_ns, prefill_ns, added_ns, next_step_ns, check_ns, next_check_ns;
 } Engine;
 
 static uint64_t now_ns(void) {
@@ -163,6 +173,16 @@ static void stop_by_id(Engine *engine, const Request *order) {
         request->stopped |= !strcmp(request->id, order->id);
 }
 
+/* Begin a request: its prompt is processed in the next iteration. */
+static void begin(Engine *engine, Request *request) {
+    request->next = engine->running;
+    engine->running = request;
+    engine->running_count++;
+    engine->added_ns += engine->prefill_ns * (uint64_t)request->prompt_length;
+    if (engine->prefilled_file >= 0 && write(engine->prefilled_file, ".", 1) < 1)
+        perror("paced_engine: prefilled");
+}
+
 /* Take new requests, wait if idle; return false when the engine is closed. */
 static bool admit(Engine *engine) {
     pthread_mutex_lock(&engine->lock);
@@ -184,20 +204,19 @@ static bool admit(Engine *engine) {
         }
     }
     for (Request *request;
-         engine->running_count < engine->max_batch_size && (request = take(&engine->waiting));) {
-        request->next = engine->running;
-        engine->running = request;
-        engine->running_count++;
-    }
+         engine->running_count < engine->runs && (request = take(&engine->waiting));)
+        begin(engine, request);
     return open;
 }
 
 /* Sleep to the end of the current step. A late step does not shorten the next one. */
 static void pace(Engine *engine) {
-    if (!engine->step_ns) return;
+    if (!engine->step_ns && !engine->prefill_ns) return;
     uint64_t now = now_ns();
     engine->next_step_ns += engine->step_ns;
     if (engine->next_step_ns < now) engine->next_step_ns = now;
+    engine->next_step_ns += engine->added_ns;
+    engine->added_ns = 0;
     struct timespec until = {.tv_sec = (time_t)(engine->next_step_ns / 1000000000u),
                              .tv_nsec = (long)(engine->next_step_ns % 1000000000u)};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
@@ -301,18 +320,25 @@ static const char *after(const char *text, const char *mark) {
 
 static Status load(Engine *engine, const char *folder, int length) {
     static char weights[1 << 23];
-    char path[4096], line[64], problem[4200];
-    double step_ms = 0, load_s = 0;
+    char path[4096], line[4096], problem[4200], prefilled[4096] = "";
+    double step_ms = 0, prefill_us = 0, load_s = 0;
     snprintf(path, sizeof path, "%.*s/rank0.engine", length, folder);
     FILE *file = fopen(path, "r");
     bool good = file && fgets(line, sizeof line, file) && !strcmp(line, "FAKE\n");
     while (good && fgets(line, sizeof line, file) && strcmp(line, "WEIGHTS\n"))
-        good = sscanf(line, "step_ms=%lf", &step_ms) + sscanf(line, "load_s=%lf", &load_s) == 1;
+        good = sscanf(line, "step_ms=%lf", &step_ms) + sscanf(line, "load_s=%lf", &load_s) +
+                   sscanf(line, "prefill_us=%lf", &prefill_us) +
+                   sscanf(line, "runs=%d", &engine->runs) +
+                   sscanf(line, "prefilled=%4095[^\n]", prefilled) ==
+               1;
     if (good) usleep((useconds_t)(load_s * 1e6));
     while (good && read(fileno(file), weights, sizeof weights) > 0);
     if (file) fclose(file);
     engine->step_ns = (uint64_t)(step_ms * 1e6);
-    if (good) return NULL;
+    engine->prefill_ns = (uint64_t)(prefill_us * 1e3);
+    engine->prefilled_file =
+        *prefilled ? open(prefilled, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (good && !(*prefilled && engine->prefilled_file < 0)) return NULL;
     snprintf(problem, sizeof problem, "%s is not an engine file of this backend", path);
     return TRITONSERVER_ErrorNew(INTERNAL_ERROR, problem);
 }
@@ -324,7 +350,7 @@ static Status configure(Engine *engine, const char *config) {
     const char *folder = after(config, "\"gpt_model_path\":{\"string_value\":\"");
     const char *end = folder ? strchr(folder, '"') : NULL;
     if (!batch || !end) return TRITONSERVER_ErrorNew(INTERNAL_ERROR, "no gpt_model_path");
-    engine->max_batch_size = atoi(batch);
+    engine->runs = atoi(batch);
     engine->check_ns = (period && atoi(period) > 0 ? (uint64_t)atoi(period) : 100) * 1000000;
     return load(engine, folder, (int)(end - folder));
 }
@@ -390,6 +416,7 @@ Status TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *instance
     pthread_cond_signal(&engine->news);
     pthread_mutex_unlock(&engine->lock);
     pthread_join(engine->thread, NULL);
+    if (engine->prefilled_file >= 0) close(engine->prefilled_file);
     free(engine);
     return NULL;
 }

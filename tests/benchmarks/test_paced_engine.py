@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,25 @@ pytestmark = pytest.mark.server
 STEP_MS = 5
 TOO_MANY = 100_000
 """Tokens that take longer than a test may."""
+STOP: dict[str, Any] = {"input_lengths": [0], "request_output_len": [0], "stop": [True]}
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a byte for each prompt that the engine has processed."""
+    file = tmp_path_factory.mktemp("prompts") / "prefilled"
+    file.touch()
+    return file
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, prompts: Path) -> Iterator[Target]:
     """Triton with a paced engine that runs one request at a time."""
     if find_compiler() is None:
         pytest.skip("there is no C compiler")
     options = Options(work=tmp_path_factory.mktemp("bench"))
-    bench = set_up(options, "engine", step_ms=STEP_MS, max_batch_size=1)
+    paced = {"step_ms": STEP_MS, "prefilled": prompts}
+    bench = set_up(options, "engine", max_batch_size=1, engine=paced)
     with triton(bench.config, bench.backend.folder, "tensorrt_llm") as target:
         yield target
 
@@ -97,7 +108,7 @@ def test_engine_ends_before_the_end_id(engine: Target) -> None:
 def test_engine_stops_a_request_that_runs(engine: Target) -> None:
     asked = Asked(engine)
     asked.ask("a", **request(TOO_MANY, 7))
-    asked.ask("a", input_lengths=[0], request_output_len=[0], stop=[True])
+    asked.ask("a", **STOP)
     asked.close()
     assert asked.ended == ["a", "a"]
     assert [] in asked.ids
@@ -113,3 +124,29 @@ def test_engine_lets_go_of_a_cancelled_request(engine: Target) -> None:
     asked.ask("b", **request(2, 7))
     asked.close()  # waits for the whole answer, which needs the only slot of the batch
     assert asked.ids == [[7], [7]]
+
+
+def test_engine_processes_the_prompt_of_a_request_that_is_stopped_in_its_queue(
+    engine: Target, prompts: Path
+) -> None:
+    before = prompts.stat().st_size
+    running, waiting = Asked(engine), Asked(engine)
+    running.ask("a", **request(TOO_MANY, 7))
+    assert running.started.wait(PATIENCE_S)
+    waiting.ask("b", **request(TOO_MANY, 7))
+    waiting.ask("b", **STOP)
+    assert waiting.started.wait(PATIENCE_S)
+    assert waiting.ids == [[]], "the order to stop alone is answered"
+    running.ask("a", **STOP)
+    for asked in (running, waiting):
+        asked.close()
+    assert waiting.ended == ["b", "b"]
+    assert waiting.ids == [[], []]
+    assert prompts.stat().st_size == before + 2
+
+
+def test_engine_answers_a_stop_of_an_unknown_id_like_any_other(engine: Target) -> None:
+    asked = Asked(engine)
+    asked.ask("unknown", **STOP)
+    asked.close()
+    assert asked.ended == ["unknown"]

@@ -271,13 +271,14 @@ def test_on_uvloop(triton):
     triton.wait_for_cancel("uvloop_cancel")
 
 
-async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monkeypatch):
-    """The executor stops it once it is active."""
+async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monkeypatch, tmp_path):
+    """The executor processes its prompt, and then stops it."""
     cancelled = []
     monkeypatch.setattr(GrpcConnection, "cancel", lambda _, *call: cancelled.append(call))
     monkeypatch.setattr(client_module, "_STOP_LIMIT_S", 0.05)
     monkeypatch.setattr(client_module, "_ORDER_LIMIT_S", PATIENCE_S)  # beside other load
-    server = make_triton(step_ms=20, limits={"max_batch_size": 1})
+    prompts = tmp_path / "prefilled"
+    server = make_triton(step_ms=20, prefilled=prompts, limits={"max_batch_size": 1})
     client = TritonClient(server.grpc_address, tensorrt_llm_version="1.0.0")
     stopped = asyncio.Event()
     async with client.answer(request("runs", 50)) as running:
@@ -288,7 +289,8 @@ async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monk
             pass
         await asyncio.wait_for(stopped.wait(), PATIENCE_S)
     await client.close()
-    assert await asyncio.to_thread(server.wait_for_cancel, "waits") == 0
+    assert await asyncio.to_thread(server.wait_for_cancel, "waits") == 1
+    assert prompts.stat().st_size == 2
     assert not cancelled
 
 

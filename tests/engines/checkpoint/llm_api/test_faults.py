@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.backends.token_model.backend_requests import Caller
-from tests.engines.checkpoint.llm_api.conftest import StartEngine
+from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING, copy_checkpoint
 from tests.support.waiting import PATIENCE_S, settles
@@ -208,6 +208,30 @@ def test_an_abort_without_an_effect_is_bounded(
     caller.cancelled = True
 
     assert caller.wait().error is None
+    assert not died.is_set()
+
+
+def test_a_request_that_leaves_the_librarys_queue(
+    start: StartEngine, died: threading.Event, tmp_path: Path
+) -> None:
+    """The library drops it without a response; its prompt is not processed."""
+    prompts = tmp_path / "prefilled"
+    engine = start(step_ms=20, prefilled=str(prompts))
+    running = [begin(engine, 1500) for _ in range(LLM_ARGS["max_batch_size"])]
+    for caller in running:
+        caller.wait_for_responses(1)
+    before = prompts.stat().st_size
+    waiting = [begin(engine, 1500, request_id=f"waits-{number}") for number in range(8)]
+    for number in range(8):
+        engine.stop_request(f"waits-{number}")
+    for caller in waiting:
+        assert caller.wait().error is None
+        assert caller.tokens == []
+    assert not any(caller.finals for caller in running), "the batch must have been full"
+    for caller in running:
+        caller.cancelled = True
+    assert len(answer(engine)) == 8
+    assert prompts.stat().st_size == before + 1
     assert not died.is_set()
 
 

@@ -151,6 +151,12 @@ TICK_S = 0.25
 """Interval of checks of the workers, whose death ends the server within two seconds."""
 
 _ABORT_LIMIT_S = 10.0
+_QUEUED_ABORT_LIMIT_S = 1.0
+"""For a request without a token: one that waits in the library is dropped without a response.
+
+Sources: ``_handle_canceled_requests`` of ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, near
+1.0 and 1.2, and ``update_waiting_queue`` of ``executor_request_queue.py`` beside it, near 1.1.
+"""
 _SHUTDOWN_LIMIT_S = 5.0
 _EXIT_LIMIT_S = 1.0
 _START_TICK_S = 0.1
@@ -411,7 +417,8 @@ class LlmEngine:
             if not generation.aborted and chosen(generation):
                 logger.info("cancelled id=%s after=%d", generation.request.id, generation.generated)
                 generation.abort()
-                self._loop.call_later(_ABORT_LIMIT_S, task.cancel)
+                limit_s = _ABORT_LIMIT_S if generation.generated else _QUEUED_ABORT_LIMIT_S
+                self._loop.call_later(limit_s, task.cancel)
 
     def _look_for_cancelled(self) -> None:
         self._cancel_where(lambda generation: generation.sender.is_cancelled())

@@ -94,6 +94,7 @@ class Generation:
         self.is_stop = self._value("stop", False) and not behaviour.get("ignore_stop")
         self.ends_alone = behaviour.get("final", "with_last") != "with_last"
         self.stopped = False
+        self.ignores_cancel = bool(behaviour.get("ignore_cancel"))
         self.output: list[int] = []
         self.log_probs: list[float] = []
         self._limits = limits
@@ -326,6 +327,8 @@ class Batch:
         self._active: list[Generation] = []
         self._cache = BlockCache()
         self._iterations = 0
+        self._runs = behaviour.get("runs", limits.max_batch_size)
+        self._added_s = 0.0
         self._look_at = 0.0
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -378,17 +381,28 @@ class Batch:
                 looks = time.monotonic() >= self._look_at
                 if looks:
                     self._look_at = time.monotonic() + self._limits.check_s
-                while self._has_place():
-                    generation = self._waiting.popleft()
-                    self._active.append(generation)
-                    reused, generation.reused_blocks = self._cache.reused(generation.prompt)
-                    if self._limits.reuses_cache:
-                        generation.first_logits = reused
-                    if generation.behaviour.get("log_reuse"):
-                        length = len(generation.prompt)
-                        self._log(f"reused id={generation.id} tokens={reused} of={length}")
                 self._drop_cancelled(looks)
+                while self._has_place():
+                    self._begin(self._waiting.popleft())
             self._iterate()
+
+    def _begin(self, generation):
+        """Process a prompt, of a cancelled request too.
+
+        executorImpl.cpp, executionLoop (near 0.19): requests are fetched after cancelled ones were
+        ended, and before the next step.
+        """
+        self._active.append(generation)
+        if file := self._behaviour.get("prefilled"):
+            with open(file, "ab") as prompts:  # noqa: PTH123 - pathlib cannot append bytes
+                prompts.write(b".")
+        self._added_s += self._behaviour.get("prefill_us", 0) * len(generation.prompt) / 1e6
+        reused, generation.reused_blocks = self._cache.reused(generation.prompt)
+        if self._limits.reuses_cache:
+            generation.first_logits = reused
+        if generation.behaviour.get("log_reuse"):
+            length = len(generation.prompt)
+            self._log(f"reused id={generation.id} tokens={reused} of={length}")
 
     def _has_place(self):
         """Return True if the first waiting request may run.
@@ -396,7 +410,7 @@ class Batch:
         executorImpl.cpp, getLeaderNewReqWithIds (near 0.19 and 1.1): one width runs at a time, and
         a request of another one blocks the queue.
         """
-        if not self._waiting or len(self._active) >= self._limits.max_batch_size:
+        if not self._waiting or len(self._active) >= self._runs:
             return False
         return not self._active or self._active[0].beam_width == self._waiting[0].beam_width
 
@@ -406,6 +420,8 @@ class Batch:
             return 0
         if not self._active:
             return None
+        if any(each.stopped and not each.ignores_cancel for each in self._active):
+            return 0
         first = min(self._look_at, *(generation.due for generation in self._active))
         return max(0, first - time.monotonic())
 
@@ -415,7 +431,7 @@ class Batch:
         executorImpl.cpp, terminateCancelledRequests (near 1.1).
         """
         for generation in tuple(self._active):
-            if generation.behaviour.get("ignore_cancel"):
+            if generation.ignores_cancel:
                 continue
             with self._wire:
                 gone = generation.stopped or (looks and generation.sender.is_cancelled())
@@ -434,7 +450,8 @@ class Batch:
         self._misbehave()
         if self._steps is not None:
             self._steps.lead()
-        time.sleep(self._behaviour.get("step_ms", 0) / 1000)
+        time.sleep(self._behaviour.get("step_ms", 0) / 1000 + self._added_s)
+        self._added_s = 0.0
         if self._iterations > self._behaviour.get("broken_after", float("inf")):
             self._fail_all()
             return

@@ -5,6 +5,7 @@
     log             file that gets a line for each kernel that is tuned or compiled
     weights         folder of the GGUF file for `genai`
     step_ms         least time of a step
+    prefilled       file that gets a byte for each prompt that is processed
     load_after      file that must exist before the load ends
     load_exit       end with this status while loading
     load_oom        1: run out of memory while loading
@@ -205,11 +206,15 @@ class Worker:
         return None
 
     def _abort(self, request_id):
+        """Abort a request; one that waits is dropped, and nothing tells of its end.
+
+        Sources: `_handle_canceled_requests` of _torch/pyexecutor/py_executor.py, near 1.0 and 1.2,
+        and `update_waiting_queue` of _torch/pyexecutor/executor_request_queue.py, near 1.1.
+        """
         if self._behaviour.get("ignore_abort"):
             return
         for request in [r for r in self._waiting if r.id == request_id]:
             self._waiting.remove(request)
-            self._responses.put([Response(request_id, finish_reason="cancelled", final=True)])
         for request in [r for r in self._running.values() if r.id == request_id]:
             request.aborted = True  # ends in a later step
 
@@ -217,6 +222,9 @@ class Worker:
         while self._waiting and len(self._running) < self._args["max_batch_size"]:
             request = self._waiting.popleft()
             self._running[request.id] = request
+            if file := self._behaviour.get("prefilled"):
+                with open(file, "ab") as prompts:  # noqa: PTH123 - pathlib cannot append bytes
+                    prompts.write(b".")
             request.cached_tokens = self._cache.find(request.prompt)
             params = request.params
             copies = 1 if params.use_beam_search else params.best_of
