@@ -48,6 +48,7 @@ class FakeEngineServer(ServerProcess):
         *,
         finalizes: bool = False,
         version: str = PINNED_VERSION,
+        instances: int = 1,
     ) -> None:
         installation = find_installation()
         repository = render_repository(
@@ -58,6 +59,7 @@ class FakeEngineServer(ServerProcess):
             max_batch_size=64,
             parameters={},
             tensorrt_llm_version=version,
+            instance_count=instances,
         )
         start = launcher(
             installation,
@@ -117,6 +119,7 @@ def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iter
         world_size: ranks of the job, if not those of the engine.
         ready_s: limit for the wait until the server is ready; None does not wait.
         finalizes: ranks call `MPI_Finalize` at their end, as with TensorRT-LLM.
+        instances: of the model.
         spoil: changes the engine folder before the start.
     """
     started: list[FakeEngineServer] = []
@@ -130,13 +133,16 @@ def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iter
         finalizes: bool = False,
         spoil: Callable[[Path], None] = lambda _: None,
         version: str = PINNED_VERSION,
+        instances: int = 1,
         **engine: Any,
     ) -> FakeEngineServer:
         run = folders.mktemp("triton")
         folder = write_engine(run / "engine", tp=tp, pp=pp, version=version, **engine)
         spoil(folder)
         ranks = world_size or tp * pp
-        server = FakeEngineServer(run, folder, ranks, finalizes=finalizes, version=version)
+        server = FakeEngineServer(
+            run, folder, ranks, finalizes=finalizes, version=version, instances=instances
+        )
         started.append(server)
         server.start()
         if ready_s is not None:

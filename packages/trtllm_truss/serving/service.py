@@ -280,6 +280,7 @@ class Service:
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(os.EX_SOFTWARE),
                 beam_width=engine.first_beam_width(self._settings),
+                instances=engine.instance_count(self._settings),
                 leader=lead.leader if lead else None,
             )
             self._resources.callback(supervisor.stop)

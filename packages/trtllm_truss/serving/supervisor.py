@@ -41,6 +41,7 @@ class Supervisor:
         tensorrt_llm_version: version that the model repository was rendered for.
         on_restart: called before each restart, from the supervisor's thread.
         beam_width: a width that the engine accepts.
+        instances: of the engine in the server.
         give_up: called after the last failed restart, from the supervisor's thread.
         leader: the other hosts, if the engine spans several.
     """
@@ -57,6 +58,7 @@ class Supervisor:
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
         beam_width: int = 1,
+        instances: int = 1,
         leader: Leader | None = None,
     ) -> None:
         self._new_run = new_run
@@ -68,6 +70,7 @@ class Supervisor:
         self._on_restart = on_restart
         self._give_up = give_up
         self._beam_width = beam_width
+        self._instances = instances
         self._run: ServerProcess | None = None
         self._client: TritonClient | None = None
         self._answered_before = 0
@@ -160,7 +163,9 @@ class Supervisor:
                 raise TritonError(loss) from error
             raise
         self._heartbeat.restarted()
-        self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
+        self._client = TritonClient(
+            run.grpc_address, tensorrt_llm_version=self._version, instances=self._instances
+        )
 
     def _watch(self) -> None:
         while not self._stopping.is_set():

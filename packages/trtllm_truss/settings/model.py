@@ -418,7 +418,9 @@ class Settings(Strict):
     runtime: RuntimeOptions = Field(
         default_factory=RuntimeOptions,
         description="Parameters of Triton's `tensorrt_llm` model by their config.pbtxt names, and "
-        "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU). "
+        "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU; "
+        "Triton hands requests to them in turn, so that one may wait in a full copy while another "
+        "has room). "
         "`max_beam_width` defaults to the engine's, up to 0.9 to 1; requests of different widths "
         "never run together, so 1 prevents requests with beams from delaying others. "
         "`guided_decoding_backend: xgrammar` enables answers by a schema, a regular expression or "

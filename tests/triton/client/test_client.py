@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import weakref
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,10 @@ async def client(triton):
     client = TritonClient(triton.grpc_address, tensorrt_llm_version="1.0.0")
     yield client
     await client.close()
+
+
+TOO_MANY = 1900
+"""Tokens of an answer that no test awaits."""
 
 
 def request(request_id, max_tokens=50, **fields):
@@ -291,6 +296,39 @@ async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monk
     await client.close()
     assert await asyncio.to_thread(server.wait_for_cancel, "waits") == 1
     assert prompts.stat().st_size == 2
+    assert not cancelled
+
+
+@pytest.mark.parametrize("instances", [1, 2, 3])
+async def test_the_instance_that_has_an_abandoned_request_stops_it(
+    make_triton, monkeypatch, instances
+):
+    """Triton hands an order to any instance, and another than the request's knows nothing of it."""
+    cancelled = []
+    monkeypatch.setattr(GrpcConnection, "cancel", lambda _, *call: cancelled.append(call))
+    for limit in ("_ORDER_LIMIT_S", "_STOP_LIMIT_S", "_END_LIMIT_S"):
+        monkeypatch.setattr(client_module, limit, PATIENCE_S)  # beside other load
+    server = make_triton(step_ms=10, instances=instances)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version="1.0.0", instances=instances)
+    alone, crowd = ["alone-1", "alone-2", "alone-3"], [f"crowd-{number}" for number in range(12)]
+
+    async def leave(*names):
+        """Leave all requests at once after the first token of each."""
+        ended = [asyncio.Event() for _ in names]
+        async with AsyncExitStack() as stack:
+            for name, end in zip(names, ended, strict=True):
+                answer = client.answer(
+                    request(name, TOO_MANY), on_stopped=lambda _, end=end: end.set()
+                )
+                await (await stack.enter_async_context(answer)).next()
+        await asyncio.wait_for(asyncio.gather(*(end.wait() for end in ended)), PATIENCE_S)
+
+    for name in alone:
+        await leave(name)
+    await leave(*crowd)
+    await client.close()
+    for name in (*alone, *crowd):
+        assert await asyncio.to_thread(server.wait_for_cancel, name) < TOO_MANY
     assert not cancelled
 
 

@@ -19,18 +19,19 @@ from trtllm_truss.exposition import parse_metrics
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import (
+    REPEAT_S,
     STREAM_INFER,
     ResponseStream,
     TritonClient,
     block_on,
     call,
+    order_stop,
 )
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.tensors import (
     EngineInputs,
     EngineRequest,
     encode_request,
-    encode_stop,
     random_number,
 )
 from trtllm_truss.triton.protobuf import service_pb2
@@ -259,10 +260,12 @@ class DirectEngine:
     Attributes:
         address: ``host:port`` of Triton's gRPC endpoint.
         version: the TensorRT-LLM version that the model repository was rendered for.
+        instances: of the model.
     """
 
     address: str
     version: str
+    instances: int = 1
 
     def generate(self, prompt: Sequence[int], max_tokens: int, **fields: Any) -> Generated:
         """Generate one greedy answer; `fields` are those of `EngineRequest`.
@@ -316,11 +319,13 @@ class DirectEngine:
             if answer.over:
                 return Stopped(tokens, was_over=True)
             started = time.perf_counter()
-            order = ResponseStream(request_id=request.request_id)
-            connection.exchange(encode_stop(request.request_id, model_name=MODEL_NAME), order)
-            if await answer.wait_for_end(within_s):
-                return Stopped(tokens + answer.unread, by_stop_s=time.perf_counter() - started)
-            await order.wait_for_end(within_s)
+            pause_s = within_s if self.instances == 1 else REPEAT_S
+            while time.perf_counter() < started + within_s:
+                orders = order_stop(connection, request.request_id, self.instances)
+                if await answer.wait_for_end(pause_s):
+                    return Stopped(tokens + answer.unread, by_stop_s=time.perf_counter() - started)
+            for _, order in orders:
+                await order.wait_for_end(within_s)
             await asyncio.sleep(_COUNT_S)
             ended_before = await _ended_requests(connection)
             started = time.perf_counter()

@@ -383,7 +383,7 @@ def make_served_model(
     version = in_config.version_for(engine.built_version)
     return ServedModel(
         server=server,
-        direct=DirectEngine(f"{LOOPBACK}:{grpc}", version),
+        direct=DirectEngine(f"{LOOPBACK}:{grpc}", version, engine.instance_count(settings)),
         tokenizer=load_tokenizer(resolved.tokenizer_folder, trust_remote_code=with_code),
         settings=settings,
         batch=batch * schedulers,
