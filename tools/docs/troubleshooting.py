@@ -18,6 +18,7 @@ ENGINE_LINES: dict[str, tuple[str, ...]] = {
         "libtriton_tensorrtllm.so: undefined symbol: _ZNK12tensorrt_llm8executor",
     ),
     "library_missing": ("libnvinfer_plugin_tensorrt_llm.so.9: cannot open shared object file",),
+    "wrong_python": ("ModuleNotFoundError: No module named '_socket'",),
     "module_missing": ("ModuleNotFoundError: No module named 'openvino'",),
     "tensorrt_llm_missing": ("ModuleNotFoundError: No module named 'tensorrt_llm'",),
     "architecture_unknown": (

@@ -76,6 +76,10 @@ REAL_TEXTS = [
      "_ZNK12tensorrt_llm8executor8Response11getErrorMsgB5cxx11Ev"),
     ("library_missing", "unable to load shared library: libnvinfer_plugin_tensorrt_llm.so.9: "
      "cannot open shared object file: No such file or directory"),
+    ("wrong_python", "ERROR: Failed to create instance: ModuleNotFoundError: No module named "
+     "'_struct'"),
+    ("wrong_python", "Fatal Python error: init_fs_encoding: failed to get the Python codec of the "
+     "filesystem encoding\nModuleNotFoundError: No module named 'encodings'"),
     ("module_missing", "E1121 08:44:06.1 20245 model_lifecycle.cc:642] \"failed to load "
      "'tensorrt_llm' version 1: Internal: ModuleNotFoundError: No module named "
      "'openvino'\\n\\nAt:\\n\""),

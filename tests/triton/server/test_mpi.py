@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.fake_llm_api import open_mpi
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine import runtime
@@ -36,9 +38,21 @@ def test_job(as_root, oversubscribe, options):
     assert mpi_command(
         Path("/m/mpirun"), [["a", "0"], ["a", "1"]], as_root=as_root, oversubscribe=oversubscribe
     ) == [
-        *("/m/mpirun", *options, "--bind-to", "none"),
+        *("/m/mpirun", "--noprefix", *options, "--bind-to", "none"),
         *("-n", "1", "a", "0", ":", "-n", "1", "a", "1"),
     ]
+
+
+def test_ranks_keep_the_path_of_the_server():
+    """Open MPI 4 puts the folder of an absolute `mpirun` first, and a `python3` in it wins."""
+    mpi = open_mpi()
+    mpirun = find_mpirun(mpi)
+    environment = {**os.environ, **mpi, "PATH": "/first:/usr/bin:/bin"}
+    command = mpi_command(mpirun, [["printenv", "PATH"]] * 2, as_root=True, oversubscribe=True)
+    running = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert running.stdout.split() == [environment["PATH"]] * 2
 
 
 def test_a_job_of_several_hosts():
@@ -47,7 +61,8 @@ def test_a_job_of_several_hosts():
     assert mpi_command(
         Path("/m/mpirun"), segments, as_root=False, oversubscribe=False, hosts=hosts
     ) == [
-        *("/m/mpirun", "--bind-to", "none", "-n", "1", "--host", "10.0.0.1:2", "a", "0", ":"),
+        *("/m/mpirun", "--noprefix", "--bind-to", "none"),
+        *("-n", "1", "--host", "10.0.0.1:2", "a", "0", ":"),
         *("-n", "1", "--host", "10.0.0.1:2", "a", "1", ":", "-n", "1", "--host", "10.0.0.2:2"),
         *(*RANK_PROGRAM, ":", "-n", "1", "--host", "10.0.0.2:2", *RANK_PROGRAM),
     ]

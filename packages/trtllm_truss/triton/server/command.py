@@ -107,8 +107,12 @@ def mpi_command(
     Several `hosts` have an equal number of ranks each, in their order. No rank is bound to a core:
     Triton has many threads, and ranks above 0 wait in a busy loop. Open MPI refuses root and more
     ranks than cores unless `as_root` and `oversubscribe` are set.
+
+    Open MPI 4 takes the folder of an absolute `mpirun` for ``--prefix`` and puts it first on the
+    ranks' ``PATH``, before the Python that runs the backends: ``/usr/bin`` with Debian's 4.1.4
+    (measured). Open MPI 5.0.11 does not.
     """
-    command = [str(mpirun)]
+    command = [str(mpirun), "--noprefix"]
     if as_root:
         command.append("--allow-run-as-root")
     if oversubscribe:

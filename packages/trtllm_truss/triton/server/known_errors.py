@@ -7,6 +7,7 @@ Triton, taken from their sources, from their users' reports and from servers mad
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,7 @@ def _missing_backend(match: re.Match[str]) -> str:
     )
 
 
+_MODULES_OF_PYTHON = "|".join(map(re.escape, sorted(sys.stdlib_module_names)))
 _OUT_OF_MEMORY = (
     r"cuda\w* .*out of memory|\(out of memory\)|OutOfMemory|GPU memory .*could not be allocated"
     r"|cudaErrorMemoryAllocation"
@@ -120,6 +122,12 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         r"ModuleNotFoundError: No module[^']*'tensorrt_llm'",
         "The Python that runs Triton's backends has no TensorRT-LLM; run inside "
         f"{IMAGES[-1].name}, or put the folder of the `python3` that has it first on PATH.",
+    ),
+    _known_error(
+        "wrong_python",
+        rf"ModuleNotFoundError: No module[^']*'(?P<module>({_MODULES_OF_PYTHON})(\.[\w.]+)?)'",
+        "The wrong Python runs Triton's Python backends: it lacks {module}, a part of Python "
+        "itself; put the folder of the `python3` that they need first on PATH.",
     ),
     _known_error(
         "module_missing",
