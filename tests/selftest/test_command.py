@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.selftest.test_template import replaced, template
 from tests.support.fake_tensorrtllm import BACKENDS, write_engine
+from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer, write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
@@ -127,6 +128,30 @@ def test_an_engine_must_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dr
     else:
         assert verdict == "fell short"
         assert "temperature 1 draws nothing: 4 seeds gave" in detail
+
+
+@pytest.mark.parametrize("given", ["--engine", "--config"])
+def test_the_template_is_compared_with_the_release_of_the_engine(
+    tmp_path: Path, given: str
+) -> None:
+    """No TensorRT-LLM is installed, and no image is named."""
+    engine = write_engine(tmp_path / "engine", version="0.19.0")
+    subject = engine
+    if given == "--config":
+        subject = tmp_path / "config.yaml"
+        metadata = {"engine_repository": str(engine)}
+        truss = {"model_metadata": metadata, "data_dir": str(ROOT / "data")}
+        subject.write_text(json.dumps(truss))
+    status, report = selftest(
+        tmp_path,
+        *(given, str(subject), "--template", str(template(tmp_path))),
+        *("--only", "template"),
+    )
+    assert status == 1
+    verdict, detail = verdicts(report)["config.pbtxt"]
+    assert verdict == "fell short"
+    assert "differs from ours for TensorRT-LLM 0.19.0: " in detail
+    assert "input seed: missing in ours" in detail
 
 
 def test_a_missing_mpi_and_a_changed_tensor_are_named(

@@ -240,8 +240,8 @@ class Runner:
             for name, check in machine_checks(machine, ranks, self.work):
                 self._check("", "machine", name, check)
         if "template" in steps:
-            version = HostInfo.from_config(config, host).version_for()
-            self._check("", "template", "config.pbtxt", partial(self._compare, version))
+            here = HostInfo.from_config(config, host)
+            self._check("", "template", "config.pbtxt", partial(self._compare, here, subjects[0]))
         if steps & set(SERVED_STEPS):
             for subject in subjects:
                 self._serve(subject, host, machine.runtime.version)
@@ -264,10 +264,11 @@ class Runner:
                 for ranks in order.ranks or sorted({1, gpus or 1}):
                     yield tiny_subject(kind, ranks, self.work, host)
 
-    def _compare(self, version: str) -> Held:
+    def _compare(self, host: HostInfo, subject: Subject) -> Held:
         template = self.order.template or find_template()
         if template is None:
             raise CannotRun("this machine has no template of NVIDIA's; name one with --template")
+        version = host.version_for(subject.built_version())
         rendered = render_repository(
             self._data() / "triton_model_repository",
             self.work / "compared",

@@ -262,6 +262,8 @@ class Subject:
             machine has no such engine, and `BuildError` when a build fails.
         truss: the Truss's folder; None for one of this package.
         base: the folder to which relative paths of the configuration refer.
+        built_version: reads the TensorRT-LLM version that built the engine; None for an engine of
+            another kind, and for one that is built here. It raises what `open_engine` raises.
     """
 
     name: str
@@ -269,6 +271,7 @@ class Subject:
     make: Callable[[], Config]
     truss: Path | None = None
     base: Path = Path()
+    built_version: Callable[[], str | None] = lambda: None
 
 
 def own_subject(truss: Path, config: Config, base: Path) -> Subject:
@@ -280,7 +283,14 @@ def own_subject(truss: Path, config: Config, base: Path) -> Subject:
     settings = load_configuration(config).settings
     engine = settings.engine_repository or "the engine of model_metadata.build"
     ranks = settings.world_size
-    return Subject(f"{engine}, {_count(ranks)}", ranks, lambda: config, truss, base)
+
+    def built_version() -> str | None:
+        if settings.engine_repository is None:
+            return None
+        return open_engine(settings, read_environment()).describe().built_version
+
+    name = f"{engine}, {_count(ranks)}"
+    return Subject(name, ranks, lambda: config, truss, base, built_version)
 
 
 def engine_subject(engine: str, tokenizer: str | None) -> Subject:
@@ -301,7 +311,12 @@ def engine_subject(engine: str, tokenizer: str | None) -> Subject:
         ranks = described.world_size
         metadata["tensor_parallelism"] = described.tensor_parallelism
         metadata["pipeline_parallelism"] = ranks // described.tensor_parallelism
-    return Subject(f"{engine}, {_count(ranks)}", ranks, partial(_config, metadata))
+    return Subject(
+        f"{engine}, {_count(ranks)}",
+        ranks,
+        partial(_config, metadata),
+        built_version=lambda: described.built_version,
+    )
 
 
 def tiny_subject(kind: Kind, ranks: int, work: Path, host: HostInfo) -> Subject:
