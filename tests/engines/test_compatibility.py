@@ -215,6 +215,11 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         ERROR,
         ["runtime.guided_decoding_backend", "not of 0.12.0"],
     ),
+    "runtime_key_without_effect": (
+        {"config": config_0_12(), "settings": runtime(enable_trt_overlap=True)},
+        WARNING,
+        ["runtime.enable_trt_overlap has no effect on TensorRT-LLM 0.12.0", "remove it"],
+    ),
     "accelerator_count": (
         {"config": new_config(tp=2), "settings": TP2, "accelerator": "H100"},
         ERROR,
@@ -273,6 +278,25 @@ def test_each_mismatch(code: str) -> None:
     for word in words:
         assert word in diagnostic.message
     assert diagnostic.message.endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "words"),
+    [
+        (
+            *(config_0_12(), {"max_attention_window_size": "2048,1024"}),
+            "is 2048,1024; for TensorRT-LLM 0.12.0 it must be a whole number",
+        ),
+        (config_0_12(), {"decoding_mode": "eagle"}, "is eagle; for TensorRT-LLM 0.12.0 it must be"),
+        (new_config(), {"decoding_mode": "lookahead"}, "set lookahead_window_size"),
+    ],
+)
+def test_values_that_the_engines_release_would_drop(
+    config: Json, given: dict[str, Any], words: str
+) -> None:
+    (diagnostic,) = find(config, settings=runtime(**given))
+    assert (diagnostic.code, diagnostic.severity) == ("runtime_key_of_another_version", ERROR)
+    assert words in diagnostic.message
 
 
 @pytest.mark.parametrize(

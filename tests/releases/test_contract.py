@@ -16,7 +16,9 @@ def test_counts_of_the_pinned_version():
     assert len(rows_for(OUTPUTS, PINNED_VERSION)) == 21
 
 
-@pytest.mark.parametrize("rows", [INPUTS, OUTPUTS, PARAMETERS])
+@pytest.mark.parametrize(
+    "rows", [INPUTS, OUTPUTS, *(rows_for(PARAMETERS, v) for v in ("0.7.2", "0.12.0", "1.2.1"))]
+)
 def test_names_are_unique(rows):
     assert len(set(names(rows))) == len(rows)
 

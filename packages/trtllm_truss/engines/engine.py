@@ -19,6 +19,7 @@ from trtllm_truss.engines.diagnostics import (
     error,
     parse_json,
     refuse_lfs_pointers,
+    warning,
 )
 from trtllm_truss.engines.host import BaseImage, ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
@@ -311,15 +312,22 @@ class Engine(ABC):
         """Yield what does not fit, the most basic first."""
 
     def check_parameters(self, runtime: RuntimeOptions, host: HostInfo) -> Iterator[Diagnostic]:
-        """Yield an error if `runtime` does not fit the engine's version.
+        """Yield an error if `runtime` does not fit the engine's version, and what has no effect.
 
         Where the version here is known, that was compared when config.yaml was read.
         """
+        version = host.version_for(self.built_version)
         if host.known_version is None:
             try:
-                runtime.check_version(host.version_for(self.built_version))
+                runtime.check_version(version)
             except SettingsError as problem:
                 yield error("runtime_key_of_another_version", problem.message)
+        for name, reason in runtime.ignored_by(version):
+            yield warning(
+                "runtime_key_without_effect",
+                f"config.yaml: model_metadata.runtime.{name} has no effect on TensorRT-LLM "
+                f"{version}: {reason}; remove it.",
+            )
 
     @property
     def facts(self) -> Sequence[str]:

@@ -5,9 +5,10 @@ Its keys are parameters of Triton's ``tensorrt_llm`` model by release.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
@@ -25,10 +26,13 @@ class Parameter:
     """One key of the model's ``parameters``; `releases/parameters.toml` explains the columns."""
 
     name: str
-    kind: Literal["bool", "int", "ints", "float", "text", "path"]
+    kind: Literal["bool", "int", "ints", "float", "text", "tree", "path"]
     default: str | None = None
     choices: tuple[str, ...] = ()
     minimum: int | None = None
+    maximum: int = 2**31 - 1
+    read_as: str = ""
+    ignored: str = ""
     since: Release
     until: Release | None = None
     instead: str = ""
@@ -49,6 +53,7 @@ ParameterValue = bool | int | float | str | tuple[int, ...]
 SECTION = "llm_args"
 
 _ROWS = {row.name: row for row in (*MODEL_FIELDS, *PARAMETERS)}
+"""The newest row of each key."""
 _SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 _FIXED: dict[str, tuple[ParameterValue, str]] = {
@@ -61,7 +66,18 @@ _FIXED: dict[str, tuple[ParameterValue, str]] = {
     ),
 }
 _PER_INSTANCE = ("gpu_device_ids", "participant_ids")
-_TOGETHER = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+_WINDOW, _NGRAM, _VERIFICATION = _TOGETHER = (
+    "lookahead_window_size",
+    "lookahead_ngram_size",
+    "lookahead_verification_set_size",
+)
+_MODE, _LOOKAHEAD = "decoding_mode", "lookahead"
+_NODE = r"\{\s*\d+(\s*,\s*\d+)*\s*\}"
+_TREE = re.compile(rf"{_NODE}(\s*,\s*{_NODE})*", re.ASCII)
+_LONGEST_NUMBER = 40
+"""Characters; Python refuses to read thousands of digits."""
+_SMALLEST_FLOAT = 2.0**-126
+"""Below it `std::stof` throws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +139,34 @@ class RuntimeOptions:
         return cls(parameters=parameters, llm_args=llm_args, **named)
 
     def check_version(self, tensorrt_llm_version: str) -> None:
-        """Refuse parameters that a TensorRT-LLM version does not know.
+        """Refuse parameters and values that a TensorRT-LLM version does not know.
 
         Raises:
-            SettingsError: a parameter is of another version; its ``param`` names it.
+            SettingsError: a parameter or its value is of another version; its ``param`` names it.
         """
-        known = {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}
-        for name in self.parameters:
+        known = {row.name: row for row in rows_for(PARAMETERS, tensorrt_llm_version)}
+        for name, value in self.parameters.items():
             if name not in known:
-                row = _ROWS[name]
                 raise _error(
                     name,
-                    f"is a parameter of TensorRT-LLM {describe_releases(row)}, not of "
-                    f"{tensorrt_llm_version}. "
-                    f"{row.instead or 'Remove it.'}",
+                    f"is a parameter of TensorRT-LLM {describe_releases(_all_releases(name))}, not "
+                    f"of {tensorrt_llm_version}. {_ROWS[name].instead or 'Remove it.'}",
                 )
+            text = parameter_text(value)
+            if _typed(known[name], text) is None:
+                raise _error(
+                    name,
+                    f"is {text}; for TensorRT-LLM {tensorrt_llm_version} it must be "
+                    f"{_rule(known[name])}.",
+                )
+        if self.parameters.get(_MODE) == _LOOKAHEAD and _WINDOW in known.keys() - self.parameters:
+            raise _error(_MODE, f"is {_LOOKAHEAD}; set {', '.join(_TOGETHER)} too.")
+
+    def ignored_by(self, tensorrt_llm_version: str) -> Iterator[tuple[str, str]]:
+        """Yield the set parameters on which the backend does not act, each with the reason."""
+        for row in rows_for(PARAMETERS, tensorrt_llm_version):
+            if row.ignored and row.name in self.parameters:
+                yield row.name, row.ignored
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -153,6 +182,19 @@ class RuntimeOptions:
     ) -> JsonSchemaValue:
         schema = handler(_SCALARS.core_schema)
         return {**schema, "properties": {SECTION: {"type": "object"}}}
+
+
+def parameter_text(value: ParameterValue) -> str:
+    """Return a value as ``config.pbtxt`` has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _all_releases(name: str) -> Parameter:
+    """Return a row with all releases of a key."""
+    rows = [row for row in PARAMETERS if row.name == name]
+    return replace(rows[-1], since=rows[0].since)
 
 
 def _parse(name: str, value: Any) -> ParameterValue:
@@ -187,50 +229,65 @@ def _typed(row: Parameter, value: Any) -> ParameterValue | None:
         return known if len(known) == len(numbers) else None
     if row.kind == "float":
         return _fraction(row, text)
+    if row.kind == "tree":
+        numbers = [_whole(row, item) for item in re.findall(r"\d+", text)]
+        return text if _TREE.fullmatch(text) and None not in numbers else None
     return text if not row.choices or text in row.choices else None
 
 
 def _whole(row: Parameter, text: str) -> int | None:
-    is_number = text.isascii() and text.removeprefix("-").isdigit()
-    return int(text) if is_number and int(text) >= (row.minimum or 0) else None
+    is_number = text.isascii() and text.removeprefix("-").isdigit() and len(text) < _LONGEST_NUMBER
+    return int(text) if is_number and (row.minimum or 0) <= int(text) <= row.maximum else None
 
 
 def _fraction(row: Parameter, text: str) -> float | None:
+    """Return a number that has its range in 32 bits too, as which the backend reads it."""
     try:
         number = float(text)
     except ValueError:
         return None
+    if not 0 <= number <= 1 or 0 < number < _SMALLEST_FLOAT:  # NaN is not
+        return None
+    (single,) = struct.unpack("f", struct.pack("f", number))
     if row.minimum is None:
-        return number if 0 < number < 1 else None
-    return number if math.isfinite(number) and row.minimum <= number <= 1 else None
+        return number if 0 < single < 1 else None
+    return number if row.minimum <= single else None
 
 
-def _check_together(names: Iterable[str]) -> None:
-    given = [name for name in _TOGETHER if name in names]
-    missing = [name for name in _TOGETHER if name not in names]
-    if given and missing:
+def _check_together(values: Mapping[str, ParameterValue]) -> None:
+    given = [name for name in _TOGETHER if name in values]
+    missing = [name for name in _TOGETHER if name not in values]
+    if not given:
+        return
+    if missing:
         raise SettingsError(
             f"config.yaml: model_metadata.runtime.{given[0]} is set without {missing[0]}; set "
             f"{', '.join(_TOGETHER)}, or none of them.",
             param=missing[0],
         )
+    if values.get(_MODE) != _LOOKAHEAD:
+        raise _error(_WINDOW, f"has no effect unless {_MODE} is {_LOOKAHEAD}; set it.")
+    # `isLegal` of cpp/tensorrt_llm/executor/lookaheadDecodingConfig.cpp, near 0.19
+    if values[_NGRAM] == 1 and (values[_WINDOW], values[_VERIFICATION]) != (1, 0):
+        raise _error(_NGRAM, f"is 1, which needs {_WINDOW} 1 and {_VERIFICATION} 0.")
 
 
 def _rule(row: Parameter) -> str:
-    minimum = row.minimum or 0
+    limits = f"from {row.minimum or 0} to {row.maximum}"
     if row.choices:
         return f"one of {', '.join(row.choices)}"
     if row.name in _PER_INSTANCE:
         return (
-            f"whole numbers, at least {minimum}, with commas between them (`;` separates several "
-            "instances in one server: orchestrator mode, which is not offered)"
+            f"whole numbers {limits} with commas between them (`;` separates several instances in "
+            "one server: orchestrator mode, which is not offered)"
         )
     return {
         "bool": "true or false",
-        "int": f"a whole number, at least {minimum}",
-        "ints": f"whole numbers, at least {minimum}, with commas between them",
+        "int": f"a whole number {limits}",
+        "ints": f"whole numbers {limits} with commas between them",
         "float": "above 0 and below 1" if row.minimum is None else f"from {row.minimum} to 1",
         "text": "a string",
+        "tree": "of the form {0}, {0, 0}, {1}: the paths of a tree, each in braces",
         "path": "a path",
     }[row.kind]
 

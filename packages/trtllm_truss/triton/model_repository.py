@@ -32,7 +32,7 @@ from trtllm_truss.releases import (
     rows_for,
 )
 from trtllm_truss.request_fields import SAMPLING
-from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue
+from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue, parameter_text
 from trtllm_truss.triton.protobuf import model_config_pb2
 
 CONFIG_FILE = "config.pbtxt"
@@ -87,8 +87,12 @@ def render_repository(
         config.parameters.clear()
     else:
         _fit_parameters(config, tensorrt_llm_version)
+    spellings = {
+        row.name: row.read_as for row in rows_for(PARAMETERS, tensorrt_llm_version) if row.read_as
+    }
     for name, value in parameters.items():
-        config.parameters[name].string_value = _text(value)
+        for key in filter(None, (name, spellings.get(name))):
+            config.parameters[key].string_value = parameter_text(value)
     config.parameters["gpt_model_path"].string_value = str(engine_dir)
     write_config(config, destination)
     return destination
@@ -130,12 +134,6 @@ def _fit_parameters(config: model_config_pb2.ModelConfig, version: str | None) -
     for name, default in known.items():
         if default is not None and name not in config.parameters:
             config.parameters[name].string_value = default
-
-
-def _text(value: ParameterValue) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _declare(fields: Any, rows: Iterable[Tensor]) -> None:

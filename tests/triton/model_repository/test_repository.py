@@ -79,6 +79,21 @@ def test_every_version_gets_exactly_its_tensors(tmp_path, version):
     assert set(config.parameters) <= {r.name for r in rows_for(PARAMETERS, version)}
 
 
+@pytest.mark.parametrize(
+    ("version", "spelled"), [("0.12.0", True), ("0.14.0", True), ("0.15.0", False)]
+)
+def test_a_parameter_has_the_key_that_the_backend_reads(tmp_path, version, spelled):
+    """NVIDIA's template of 0.12 to 0.14 has other keys than its backend reads."""
+    given = {"multi_block_mode": True, "enable_context_fmha_fp32_acc": False}
+    config = render(tmp_path, tensorrt_llm_version=version, parameters=given)
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    assert values["multi_block_mode"] == "true"
+    assert values.get("multiBlockMode") == ("true" if spelled else None)
+    assert values.get("enableContextFMHAFP32Acc") == ("false" if spelled else None)
+    plain = render(tmp_path, tensorrt_llm_version=version)
+    assert not {"multiBlockMode", "enableContextFMHAFP32Acc"} & plain.parameters.keys()
+
+
 def test_rendering_changes_only_the_given_fields(tmp_path):
     config = render(
         tmp_path,

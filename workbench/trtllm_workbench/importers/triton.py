@@ -45,7 +45,7 @@ def _parameters(version: str | None) -> Iterator[OptionRule]:
     """Yield the rules of the engine's parameters."""
     here = PARAMETERS if version is None else rows_for(PARAMETERS, version)
     known = {row.name for row in here}
-    for row in PARAMETERS:
+    for row in {row.name: row for row in PARAMETERS}.values():
         name = f"{ENGINE}.{row.name}"
         if row.name == "gpt_model_path":
             yield OptionRule(name=name, target="engine_repository")
