@@ -18,6 +18,9 @@ SHOWN_CHARACTERS = 60
 
 _ENCODER = json.JSONEncoder(default=str, check_circular=False)  # the check keeps the value alive
 
+WORDS_TOO_LONG = "words_too_long"
+"""Our own kind of error, of a list of texts."""
+
 _MUST_BE = {
     "string_type": "it must be a string",
     "string_unicode": "it must be valid Unicode, without lone surrogates",
@@ -41,6 +44,7 @@ _MUST_BE = {
     "less_than": "it must be less than {lt}",
     "too_short": "it must not be empty",
     "too_long": "it must have at most {max_length} items",
+    WORDS_TOO_LONG: "its items must have at most {most} characters in all",
 }
 
 

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from itertools import accumulate
 from typing import Any, NoReturn, Protocol
 
@@ -52,6 +53,11 @@ MAX_WORDS = 64
 """Stop words, and bad words."""
 
 MAX_WORD_CHARACTERS = 256
+MAX_WORDS_CHARACTERS = 4096
+"""Characters of all stop words, or of all bad words: each costs a dictionary and a microsecond."""
+
+MAX_HELD_FIGURES = 1 << 18
+"""Tokens with details, and their alternatives, in all answers of a response that is sent whole."""
 
 MAX_GUIDE_CHARACTERS = 1 << 16
 """Length of a JSON schema, a regular expression or a grammar."""
@@ -282,29 +288,53 @@ class ApiAdapter(Protocol):
 class CollectedAnswer:
     """The collected items of one answer; `end` is None until it has ended."""
 
-    texts: list[str] = field(default_factory=list)
+    texts: StringIO = field(default_factory=StringIO)
     tokens: list[Token] = field(default_factory=list)
     end: GenerationEnd | None = None
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        return self.texts.getvalue()
 
 
 class WholeWriter:
-    """A `Writer` of one JSON value, built by `body` from all answers."""
+    """A `Writer` of one JSON value, built by `body` from all answers.
+
+    What takes long, such as the encoding of alternatives, belongs to `add`: `end` holds up the
+    event loop.
+    """
 
     def __init__(self) -> None:
         self._answers: defaultdict[int, CollectedAnswer] = defaultdict(CollectedAnswer)
+        self._figures = 0
 
     def push(self, item: AnswerItem) -> bytes:
+        """Collect the next item.
+
+        Raises:
+            InvalidRequest: the response would hold too many tokens and alternatives.
+        """
         answer = self._answers[item.index]
         if isinstance(item, TextDelta):
-            answer.texts.append(item.text)
-            answer.tokens.extend(item.tokens)
+            self._count(item)
+            self.add(answer, item)
         else:
             answer.end = item
         return b""
+
+    def add(self, answer: CollectedAnswer, delta: TextDelta) -> None:
+        """Collect a part of an answer."""
+        answer.texts.write(delta.text)
+        answer.tokens.extend(delta.tokens)
+
+    def _count(self, delta: TextDelta) -> None:
+        self._figures += sum(1 + len(token.alternatives) for token in delta.tokens)
+        if self._figures > MAX_HELD_FIGURES:
+            raise InvalidRequest(
+                f"the response would hold more than {MAX_HELD_FIGURES} tokens with their details "
+                "and alternatives; stream it, or ask for fewer prompts, choices, tokens or "
+                "alternatives."
+            )
 
     def end(self) -> bytes:
         return json_bytes(self.body())
@@ -371,6 +401,20 @@ class CountAdapter:
 def json_bytes(value: Any) -> bytes:
     """Encode as Starlette's `JSONResponse` does."""
     return _encode_compact(value).encode()
+
+
+class EncodedList:
+    """A JSON list whose items are encoded when they are added."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def extend(self, items: Sequence[Any]) -> None:
+        if items:
+            self._parts.append(json_bytes(items)[1:-1])
+
+    def json(self) -> bytes:
+        return b"[" + b",".join(self._parts) + b"]"
 
 
 def sse_event(value: Any, name: str = "") -> bytes:

@@ -8,7 +8,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 
 from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import InvalidRequest
@@ -16,6 +17,7 @@ from trtllm_truss.protocols.base import (
     MAX_GUIDE_CHARACTERS,
     MAX_WORD_CHARACTERS,
     MAX_WORDS,
+    MAX_WORDS_CHARACTERS,
     Budget,
     parse_json_text,
 )
@@ -33,6 +35,7 @@ from trtllm_truss.request_fields import (
 from trtllm_truss.requests import Guide, Language
 from trtllm_truss.validation import (
     SHOWN_CHARACTERS,
+    WORDS_TOO_LONG,
     Strict,
     broken_rule,
     did_you_mean,
@@ -43,7 +46,17 @@ from trtllm_truss.validation import (
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARACTERS)]
-Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
+
+
+def _bounded_words(words: list[str]) -> list[str]:
+    if sum(map(len, words)) > MAX_WORDS_CHARACTERS:
+        raise PydanticCustomError(WORDS_TOO_LONG, "too long", {"most": MAX_WORDS_CHARACTERS})
+    return words
+
+
+Words = Annotated[
+    list[Word], Field(fail_fast=True, max_length=MAX_WORDS), AfterValidator(_bounded_words)
+]
 """Stop words or bad words. Without `fail_fast` pydantic collects an error per item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,14 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
-from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall, WholeAnswer, error_body
+from trtllm_truss.protocols.base import MAX_HELD_FIGURES
+from trtllm_truss.protocols.openai.answers import (
+    EventStream,
+    OpenAICall,
+    UsageCount,
+    WholeAnswer,
+    error_body,
+)
 from trtllm_truss.protocols.openai.body import parse_chat, parse_completion
 from trtllm_truss.requests import (
     Alternative,
@@ -56,7 +64,8 @@ def whole(call: OpenAICall, items: Items) -> dict[str, Any]:
     answer = WholeAnswer(call, "x", 7)
     for item in items:
         answer.push(item)
-    return answer.body()
+    read: dict[str, Any] = json.loads(answer.end())
+    return read
 
 
 def stream(call: OpenAICall, items: Items) -> bytes:
@@ -211,6 +220,57 @@ def test_running_usage_is_in_every_event() -> None:
     assert all("usage" not in chunk for chunk in frames(stream(alone, items[:1])))
 
 
+def reference_usage(
+    usages: dict[int, Usage], reasoned: set[int], choices_each: int
+) -> dict[str, Any]:
+    """Count from the last usage of each answer."""
+    prompts = {index // choices_each: usage.prompt_tokens for index, usage in usages.items()}
+    found: dict[int, list[int]] = {}
+    for index, usage in usages.items():
+        if usage.cached_tokens is not None:
+            found.setdefault(index // choices_each, []).append(usage.cached_tokens)
+    completion = sum(usage.completion_tokens for usage in usages.values())
+    counted = {i: u.reasoning_tokens for i, u in usages.items() if u.reasoning_tokens is not None}
+    return {
+        "prompt_tokens": sum(prompts.values()),
+        "completion_tokens": completion,
+        "total_tokens": sum(prompts.values()) + completion,
+        **(
+            {"prompt_tokens_details": {"cached_tokens": sum(map(min, found.values()))}}
+            if found
+            else {}
+        ),
+        **(
+            {"completion_tokens_details": {"reasoning_tokens": sum(counted[i] for i in reasoned)}}
+            if counted
+            else {}
+        ),
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_of_running_usages_are_those_of_the_last_ones(seed: int) -> None:
+    chance = random.Random(seed)
+    prompts, choices = chance.randint(1, 5), chance.randint(1, 5)
+    call = completion(prompt=["a"] * prompts, n=choices)
+    lengths = [chance.randint(1, 9) for _ in range(prompts)]
+    cached = [chance.choice([None, chance.randint(0, 9)]) for _ in range(prompts * choices)]
+    reasons = {index for index in range(prompts * choices) if chance.random() < 0.5}
+    counts, last = UsageCount(call), dict[int, Usage]()
+    for _ in range(60):
+        index = chance.randrange(prompts * choices)
+        before = last.get(index, Usage(lengths[index // choices], 0))
+        tokens = before.completion_tokens + chance.randint(0, 3)
+        reasoning = tokens // 2 if index in reasons else None
+        usage = Usage(before.prompt_tokens, tokens, reasoning, cached[index])
+        if index not in last:
+            counts.begin(TextDelta("", index, usage=usage))
+        last[index] = usage
+        counts.add(TextDelta("", index, usage=usage), has_reasoned=index in reasons)
+        reasoned = reasons & last.keys()
+        assert counts.fields() == reference_usage(last, reasoned, choices)
+
+
 def test_a_text_in_chunks() -> None:
     chunks = frames(stream(completion(stream=True), [TextDelta("Hi"), finish()]))
     for chunk in chunks:
@@ -275,6 +335,16 @@ def test_log_probs_of_a_text() -> None:
     alone = whole(completion(logprobs=0), items)["choices"][0]["logprobs"]
     assert alone["top_logprobs"] is None
     assert alone["tokens"] == ["Hé", " you", "Hé"]
+
+
+@pytest.mark.parametrize("call", [completion(logprobs=2), chat(logprobs=True, top_logprobs=2)])
+def test_a_response_sent_whole_has_a_limit_of_tokens_and_alternatives(call: OpenAICall) -> None:
+    tokens = TOKENS[:1] * 1000  # with one alternative each
+    answer = WholeAnswer(call, "x", 7)
+    for _ in range(MAX_HELD_FIGURES // 2000):
+        answer.push(TextDelta("x", tokens=tokens))
+    with pytest.raises(InvalidRequest, match="stream it, or ask for fewer"):
+        answer.push(TextDelta("x", tokens=tokens))
 
 
 def test_the_client_reads_a_message() -> None:

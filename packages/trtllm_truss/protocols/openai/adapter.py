@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest, NotServed, TrussError
@@ -32,7 +34,7 @@ from trtllm_truss.protocols.openai.answers import (
     error_body,
 )
 from trtllm_truss.protocols.openai.body import parse_completion, token_ids
-from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
+from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Token
 from trtllm_truss.tool_calls.events import (
     ArgumentsDelta,
     CallStarted,
@@ -149,48 +151,67 @@ class MessageStream(EventStream):
 
 
 class CollectedChat(WholeAnswer):
-    """Collects the answers of one call into one object."""
+    """Collects the answers of one call into one object; parses each as it comes."""
+
+    def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
+        super().__init__(call, answer_id, created_s)
+        self._messages: defaultdict[int, tuple[MessageParser, JoinedDeltas]] = defaultdict(
+            lambda: (MessageParser(call), JoinedDeltas())
+        )
+
+    def add(self, answer: CollectedAnswer, delta: TextDelta) -> None:
+        message, joined = self._messages[delta.index]
+        joined.add(message.feed(delta.text))
 
     def choice(self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount) -> Json:
-        assert isinstance(self.call.shape, ChatShape)
-        message = MessageParser(self.call)
-        fields = join_deltas([*message.feed(answer.text), *message.finish()], message.complete)
+        message, joined = self._messages[end.index]
+        joined.add(message.finish())
         usage.add(end, has_reasoned=message.has_reasoned)
         return {
             "index": end.index,
-            "message": {"role": "assistant", **fields, "refusal": None},
-            "logprobs": self.call.shape.log_probs_of(answer.tokens),
+            "message": {"role": "assistant", **joined.fields(message.complete), "refusal": None},
             "finish_reason": message.finish_reason(end.reason),
         }
 
 
-def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
-    """Join deltas to the fields of a message.
+class JoinedDeltas:
+    """Joins the deltas of one answer to the fields of a message."""
 
-    Content is null if the message has only calls. A call that was cut off becomes text.
+    def __init__(self) -> None:
+        self._content, self._reasoning = StringIO(), StringIO()
+        self._calls: dict[int, tuple[Json, StringIO]] = {}
 
-    Args:
-        complete: the indexes of complete calls.
-    """
-    content, reasoning = [], []
-    calls: dict[int, Json] = {}
-    for delta in deltas:
-        content.append(delta.get("content", ""))
-        reasoning.append(delta.get("reasoning_content", ""))
-        for call in delta.get(TOOL_CALLS, ()):
-            known = calls.setdefault(call["index"], call)
-            if known is not call:
-                known["function"]["arguments"] += call["function"]["arguments"]
-    for index in sorted(calls.keys() - complete):
-        function = calls.pop(index)["function"]
-        content.append(call_as_text(function["name"], function["arguments"]))
-    fields: Json = {"content": "".join(content)}
-    if thoughts := "".join(reasoning):
-        fields["reasoning_content"] = thoughts
-    if calls:
-        fields["content"] = fields["content"] or None
-        fields[TOOL_CALLS] = [_without_index(call) for call in calls.values()]
-    return fields
+    def add(self, deltas: Iterable[Json]) -> None:
+        """Add the next deltas."""
+        for delta in deltas:
+            self._content.write(delta.get("content", ""))
+            self._reasoning.write(delta.get("reasoning_content", ""))
+            for call in delta.get(TOOL_CALLS, ()):
+                _, arguments = self._calls.setdefault(call["index"], (call, StringIO()))
+                arguments.write(call["function"]["arguments"])
+
+    def fields(self, complete: Collection[int]) -> Json:
+        """Return the fields of the whole message.
+
+        Content is null if the message has only calls. A call that was cut off becomes text.
+
+        Args:
+            complete: the indexes of complete calls.
+        """
+        calls = []
+        for index, (call, arguments) in sorted(self._calls.items()):
+            function = {**call["function"], "arguments": arguments.getvalue()}
+            if index in complete:
+                calls.append({**_without_index(call), "function": function})
+            else:
+                self._content.write(call_as_text(function["name"], function["arguments"]))
+        fields: Json = {"content": self._content.getvalue()}
+        if thoughts := self._reasoning.getvalue():
+            fields["reasoning_content"] = thoughts
+        if calls:
+            fields["content"] = fields["content"] or None
+            fields[TOOL_CALLS] = calls
+        return fields
 
 
 def _without_index(call: Json) -> Json:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from trtllm_truss.errors import QueueFull, RequestError, TrussError
-from trtllm_truss.protocols.base import CollectedAnswer, WholeWriter, json_bytes, sse_event
+from trtllm_truss.protocols.base import (
+    CollectedAnswer,
+    EncodedList,
+    WholeWriter,
+    json_bytes,
+    sse_event,
+)
 from trtllm_truss.requests import (
     AnswerItem,
     FinishReason,
@@ -43,8 +49,21 @@ class Shape(Protocol):
     def ending(self, index: int, reason: FinishReason) -> Json:
         """Return the last choice."""
 
-    def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
-        """Return a complete choice."""
+    def whole(self, index: int, text: str, reason: FinishReason) -> Json:
+        """Return a complete choice without its log probabilities."""
+
+    def collector(self) -> LogProbs | None:
+        """Return what collects the log probabilities of a choice; None if none are requested."""
+
+
+class LogProbs(Protocol):
+    """The log probabilities of one choice, encoded as they come: 20 alternatives take 100 µs."""
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        """Encode those of the next tokens."""
+
+    def json(self) -> bytes:
+        """Return the field `logprobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +118,25 @@ class ChatShape:
     def ending(self, index: int, reason: FinishReason) -> Json:
         return chunk_choice(index, {}, reason=reason.value)
 
-    def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
+    def whole(self, index: int, text: str, reason: FinishReason) -> Json:
         return {
             "index": index,
             "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": self.log_probs_of(tokens),
             "finish_reason": reason.value,
         }
+
+    def collector(self) -> LogProbs | None:
+        return None if self.alternatives is None else _ChatLogProbs(self)
 
     def log_probs_of(self, tokens: Sequence[Token]) -> Json | None:
         """Return the field `logprobs`; None if not requested."""
         if self.alternatives is None:
             return None
-        content = [
+        return {"content": self.content_of(tokens), "refusal": None}
+
+    def content_of(self, tokens: Sequence[Token]) -> list[Json]:
+        """Return the items of `logprobs.content`."""
+        return [
             {
                 **_with_bytes(token.text, token.log_prob),
                 "top_logprobs": [
@@ -121,7 +146,18 @@ class ChatShape:
             }
             for token in tokens
         ]
-        return {"content": content, "refusal": None}
+
+
+class _ChatLogProbs:
+    def __init__(self, shape: ChatShape) -> None:
+        self._shape = shape
+        self._content = EncodedList()
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        self._content.extend(self._shape.content_of(tokens))
+
+    def json(self) -> bytes:
+        return b'{"content":' + self._content.json() + b',"refusal":null}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +183,11 @@ class CompletionShape:
     def ending(self, index: int, reason: FinishReason) -> Json:
         return self._choice(index, "", (), reason, 0)
 
-    def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
-        return self._choice(index, text, tokens, reason, 0)
+    def whole(self, index: int, text: str, reason: FinishReason) -> Json:
+        return {"index": index, "text": text, "finish_reason": reason.value}
+
+    def collector(self) -> LogProbs | None:
+        return None if self.log_probs is None else _CompletionLogProbs(self)
 
     def _choice(
         self,
@@ -161,11 +200,12 @@ class CompletionShape:
         return {
             "index": index,
             "text": text,
-            "logprobs": self._log_probs(tokens, offset),
+            "logprobs": self.log_probs_of(tokens, offset),
             "finish_reason": None if reason is None else reason.value,
         }
 
-    def _log_probs(self, tokens: Sequence[Token], offset: int) -> Json | None:
+    def log_probs_of(self, tokens: Sequence[Token], offset: int) -> Json | None:
+        """Return the field `logprobs` of tokens after so many characters, if there are any."""
         if self.log_probs is None or not tokens:
             return None
         offsets = []
@@ -178,6 +218,29 @@ class CompletionShape:
             "token_logprobs": [token.log_prob for token in tokens],
             "top_logprobs": [_likeliest(token) for token in tokens] if self.log_probs else None,
         }
+
+
+class _CompletionLogProbs:
+    def __init__(self, shape: CompletionShape) -> None:
+        self._shape = shape
+        self._offset = 0
+        self._lists: dict[str, EncodedList | None] = {}
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        for name, items in (self._shape.log_probs_of(tokens, self._offset) or {}).items():
+            into = self._lists.setdefault(name, None if items is None else EncodedList())
+            if into is not None:
+                into.extend(items)
+        self._offset += sum(len(token.text) for token in tokens)
+
+    def json(self) -> bytes:
+        if not self._lists:
+            return b"null"
+        fields = (
+            b'"%b":%b' % (name.encode(), b"null" if items is None else items.json())
+            for name, items in self._lists.items()
+        )
+        return b"{" + b",".join(fields) + b"}"
 
 
 def chunk_choice(
@@ -219,53 +282,67 @@ DONE = b"data: [DONE]\n\n"
 
 
 class UsageCount:
-    """Tokens of a whole call. A prompt counts once, regardless of its choices."""
+    """Tokens of a whole call. A prompt counts once, regardless of its choices.
+
+    A stream can have the sums in every event, so these do not take longer with more answers.
+    """
 
     def __init__(self, call: OpenAICall) -> None:
         self._choices_each = call.n
-        self._usages: dict[int, Usage] = {}
+        self._prompts = _Numbers()
+        self._completions = _Numbers()
+        self._cached = _Numbers()  # of each prompt, of its choice that found fewest
+        self._reasoning = _Numbers()
+        self._counts_reasoning = False
         self._reasoned: set[int] = set()
 
     def begin(self, item: AnswerItem) -> None:
         """Count the prompt of an answer, before its first text."""
         if item.usage is not None:
-            of_prompt = Usage(item.usage.prompt_tokens, 0, cached_tokens=item.usage.cached_tokens)
-            self._usages[item.index] = of_prompt
+            self._add_prompt(item.index, item.usage)
 
     def add(self, item: AnswerItem, *, has_reasoned: bool = False) -> None:
         """Count an answer, or replace its earlier count."""
-        if item.usage is not None:
-            self._usages[item.index] = item.usage
-            if has_reasoned:
-                self._reasoned.add(item.index)
+        index, usage = item.index, item.usage
+        if usage is None:
+            return
+        self._add_prompt(index, usage)
+        self._completions.set(index, usage.completion_tokens)
+        if has_reasoned:
+            self._reasoned.add(index)
+        if usage.reasoning_tokens is not None:
+            self._counts_reasoning = True
+            if index in self._reasoned:
+                self._reasoning.set(index, usage.reasoning_tokens)
 
     def fields(self) -> dict[str, Any]:
-        usages = self._usages.items()
-        prompts = {index // self._choices_each: usage.prompt_tokens for index, usage in usages}
-        prompt_tokens = sum(prompts.values())
-        completion_tokens = sum(usage.completion_tokens for _, usage in usages)
+        prompt_tokens, completion_tokens = self._prompts.sum, self._completions.sum
         fields: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
         }
-        cached = self._cached_tokens()
-        if cached is not None:
-            fields["prompt_tokens_details"] = {"cached_tokens": cached}
-        counted = {i: u.reasoning_tokens for i, u in usages if u.reasoning_tokens is not None}
-        if counted:
-            reasoning_tokens = sum(counted[index] for index in self._reasoned & counted.keys())
-            fields["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        if self._cached:
+            fields["prompt_tokens_details"] = {"cached_tokens": self._cached.sum}
+        if self._counts_reasoning:
+            fields["completion_tokens_details"] = {"reasoning_tokens": self._reasoning.sum}
         return fields
 
-    def _cached_tokens(self) -> int | None:
-        """Return the cached tokens of all prompts, each of its choice that found fewest."""
-        prompts: dict[int, int] = {}
-        for index, usage in self._usages.items():
-            if (count := usage.cached_tokens) is not None:
-                prompt = index // self._choices_each
-                prompts[prompt] = min(count, prompts.get(prompt, count))
-        return sum(prompts.values()) if prompts else None
+    def _add_prompt(self, index: int, usage: Usage) -> None:
+        prompt = index // self._choices_each
+        self._prompts.set(prompt, usage.prompt_tokens)
+        if (cached := usage.cached_tokens) is not None:
+            self._cached.set(prompt, min(cached, self._cached.get(prompt, cached)))
+
+
+class _Numbers(dict[int, int]):
+    """Numbers and their sum."""
+
+    sum = 0
+
+    def set(self, key: int, value: int) -> None:
+        self.sum += value - self.get(key, 0)
+        self[key] = value
 
 
 class WholeAnswer(WholeWriter):
@@ -280,21 +357,36 @@ class WholeAnswer(WholeWriter):
         super().__init__()
         self.call = call
         self._head = _head(call, call.shape.whole_object, answer_id, created_s)
+        self._log_probs: dict[int, LogProbs | None] = {}
 
-    def body(self) -> dict[str, Any]:
+    def push(self, item: AnswerItem) -> bytes:
+        if item.index not in self._log_probs:
+            self._log_probs[item.index] = self.call.shape.collector()
+        if isinstance(item, TextDelta) and (log_probs := self._log_probs[item.index]):
+            log_probs.add(item.tokens)
+        return super().push(item)
+
+    def add(self, answer: CollectedAnswer, delta: TextDelta) -> None:
+        answer.texts.write(delta.text)
+
+    def end(self) -> bytes:
         usage = UsageCount(self.call)
-        choices = [
-            self.choice(*self.ended(index), usage)
-            for index in range(len(self.call.requests) * self.call.n)
-        ]
-        return {**self._head, "choices": choices, "usage": usage.fields()}
+        count = len(self.call.requests) * self.call.n
+        choices = b",".join([self._encoded(index, usage) for index in range(count)])
+        head, counted = json_bytes(self._head)[:-1], json_bytes(usage.fields())
+        return b'%b,"choices":[%b],"usage":%b}' % (head, choices, counted)
 
     def choice(
         self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount
     ) -> dict[str, Any]:
-        """Build the choice of one answer, and count its tokens."""
+        """Build the choice of one answer without log probabilities, and count its tokens."""
         usage.add(end)
-        return self.call.shape.whole(end.index, answer.text, answer.tokens, end.reason)
+        return self.call.shape.whole(end.index, answer.text, end.reason)
+
+    def _encoded(self, index: int, usage: UsageCount) -> bytes:
+        choice = json_bytes(self.choice(*self.ended(index), usage))
+        log_probs = self._log_probs[index]
+        return b'%b,"logprobs":%b}' % (choice[:-1], log_probs.json() if log_probs else b"null")
 
 
 class EventStream:
