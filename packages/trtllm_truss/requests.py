@@ -160,6 +160,11 @@ class GenerationRequest:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def needs_engine(self) -> bool:
+        """Return False for a request that counts tokens, or repeats its prompt and no more."""
+        return self.max_tokens > 0 or self.scores_prompt
+
+    @property
     def scores_prompt(self) -> bool:
         """Return True for log probabilities of the prompt."""
         return self.echo and self.log_probs is not None

@@ -299,7 +299,7 @@ async def test_truncation_keeps_the_last_tokens(tokenizer: TextTokenizer, kept: 
 
 async def test_all_answers_share_their_stop_words(tokenizer: TextTokenizer) -> None:
     first, *others = await plans(tokenizer, n=8, stop_words=("end", "stop"))
-    assert all(other.stop_words is first.stop_words for other in others)
+    assert all(other.parts.stop_words is first.parts.stop_words for other in others)
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,22 @@ async def test_cancelled_waiters_do_not_block() -> None:
     await asyncio.sleep(0)
     await begin(turns, -1, begun)
     assert begun[-1] == -1
+
+
+async def test_a_call_with_many_answers_holds_up_no_other() -> None:
+    turns, begun = StartThrottle(), []
+
+    async def answer(call: str, number: int) -> None:
+        await turns.turn(call)
+        begun.append((call, number))
+
+    many = [asyncio.create_task(answer("many", number)) for number in range(1000)]
+    await asyncio.sleep(0)
+    few = [asyncio.create_task(answer("few", number)) for number in range(3)]
+    single = asyncio.create_task(answer("single", 0))
+    await asyncio.gather(*many, *few, single)
+    assert begun.index(("single", 0)) < 3 * STARTS_PER_ROUND
+    assert begun.index(("few", 2)) < 4 * STARTS_PER_ROUND
+    for call in ("many", "few"):
+        numbers = [number for name, number in begun if name == call]
+        assert numbers == sorted(numbers)

@@ -300,7 +300,7 @@ class AnswerReader(EngineReader[AnswerItem]):
         """Return whether an end id ends answers because the caller asked for it."""
         prepared = self._prepared
         end = prepared.engine_request.end_id if end_id is None else end_id
-        return end in prepared.special_stop_words or end in prepared.request.stop_token_ids
+        return end in prepared.parts.special_stop_words or end in prepared.request.stop_token_ids
 
     def _push(self, ids: Sequence[int], chunk: EngineChunk) -> bool:
         """Decode tokens; return True if a stop word ends the answer."""
@@ -433,7 +433,7 @@ def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStr
     kind = TokenStream if request.shows_tokens else TextStream
     return kind(
         tokenizer,
-        prepared.stop_words,
+        prepared.parts.stop_words,
         include_stop_word=request.include_stop,
         skip_special_tokens=request.skip_special_tokens,
         shown=request.shown_special_tokens,

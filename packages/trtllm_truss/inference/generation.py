@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from functools import partial
 from itertools import chain, count
@@ -27,6 +26,8 @@ from trtllm_truss.inference.answer_reader import (
     EngineReader,
     TokenReader,
 )
+from trtllm_truss.inference.call_parts import CallParts, RepeatedPrompts
+from trtllm_truss.inference.fair_queue import FairQueue
 from trtllm_truss.inference.preprocessing import (
     Capabilities,
     PreparedRequest,
@@ -184,16 +185,23 @@ class Generator:
             )
         request_ids = chain([call_id], (f"{call_id}-{number}" for number in count(1)))
         prepared: list[PreparedRequest] = []
+        parts: CallParts | None = None
+        repeated = RepeatedPrompts()
         for request in requests:
             if prepared:
                 await asyncio.sleep(0)  # let running streams continue between two prompts
-            prepared += await self._preprocessor.prepare(request, request_ids, len(prepared), trace)
+            first, *others = await self._preprocessor.prepare(
+                request, request_ids, len(prepared), trace, parts
+            )
+            parts = first.parts
+            repeated.add(request, first.prompt)
+            prepared += (first, *others)
         return prepared
 
     def _text(
         self, prepared: PreparedRequest, arrived: float, record: RequestMetrics
     ) -> AsyncGenerator[list[AnswerItem], None]:
-        if prepared.request.max_tokens == 0 and not prepared.request.scores_prompt:
+        if not prepared.request.needs_engine:
             return _echo(prepared, record)
         return self._answer(AnswerReader, prepared, arrived, record)
 
@@ -204,6 +212,8 @@ class Generator:
         arrived: float,
         record: RequestMetrics,
     ) -> AsyncGenerator[list[Item], None]:
+        if prepared.index:  # the first one had the turn of the call
+            await self._throttle.turn(prepared.parts)
         self._connect()  # fail before queueing if the engine is down
         record.waits(prepared.engine_request.lora_task_id)
         with ExitStack() as held:
@@ -272,19 +282,24 @@ async def _echo(
 
 
 class StartThrottle:
-    """Limits the requests that start in one round of the event loop.
+    """Limits the answers that start in one round of the event loop, of one call or of many.
 
     Preparing and sending a request takes as long as sending several chunks. Without the limit, a
     burst of hundreds delays every running answer until all have started. The limit lets chunks
-    out in between, and the last request of the burst starts no later.
+    out in between, and the last request of the burst starts no later. Calls take turns, so one
+    with two thousand answers does not hold up one with a single answer.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._started = 0
 
-    async def turn(self) -> None:
-        """Wait for the caller's turn; return at once while the round is below its limit."""
+    async def turn(self, call: Hashable = None) -> None:
+        """Wait for the caller's turn; return at once while the round is below its limit.
+
+        Args:
+            call: what has several turns; None for a call of its own.
+        """
         loop = asyncio.get_running_loop()
         if self._started == 0:
             loop.call_soon(self._next_round)
@@ -292,13 +307,13 @@ class StartThrottle:
             self._started += 1
             return
         turn = loop.create_future()
-        self._waiting.append(turn)
+        self._waiting.add(turn if call is None else call, turn)
         await turn
 
     def _next_round(self) -> None:
         self._started = 0
         while self._waiting and self._started < STARTS_PER_ROUND:
-            turn = self._waiting.popleft()
+            turn = self._waiting.pop()
             if not turn.done():  # else the caller has left
                 turn.set_result(None)
                 self._started += 1

@@ -13,6 +13,7 @@ from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.guides.validator import GuideGate
+from trtllm_truss.inference.call_parts import CallParts
 from trtllm_truss.inference.reasoning import ReasoningPlan
 from trtllm_truss.inference.tokenization import (
     EncodedPrompt,
@@ -24,7 +25,6 @@ from trtllm_truss.releases import INPUTS, OWN_INPUTS, CacheReport, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField, Sampling
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWords
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 from trtllm_truss.triton.client.logits import logits_in_memory
 from trtllm_truss.triton.client.tensors import EngineRequest
@@ -282,9 +282,7 @@ class PreparedRequest:
 
     Attributes:
         engine_request: the whole answer's request in the engine's terms.
-        end_ids: token ids that end the answer and are not part of it.
-        special_stop_words: text by token id of the stop words that are special tokens.
-        stop_words: stop words of the request, shared by its answers.
+        parts: what all answers of the call share.
         index: number of the answer in its call.
         reasoning: the reasoning that the engine generates apart from the answer; None for none.
     """
@@ -292,9 +290,7 @@ class PreparedRequest:
     request: GenerationRequest
     prompt: EncodedPrompt
     engine_request: EngineRequest
-    end_ids: tuple[int, ...]
-    special_stop_words: Mapping[int, str]
-    stop_words: StopWords
+    parts: CallParts
     index: int = 0
     reasoning: ReasoningPlan | None = None
 
@@ -317,7 +313,7 @@ class PreparedRequest:
             end_id: the end id in the output; None for the one that the engine omits.
         """
         end = self.engine_request.end_id if end_id is None else end_id
-        return None if end is None else self.special_stop_words.get(end)
+        return None if end is None else self.parts.special_stop_words.get(end)
 
     def cut_at_end(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
         """Return the ids before the first end id, and that id or None.
@@ -325,8 +321,9 @@ class PreparedRequest:
         The engine omits its own end id from the output; further ones are sent to it as stop words,
         which it does not omit.
         """
+        end_ids = self.parts.end_ids
         for place, token_id in enumerate(ids):
-            if token_id in self.end_ids:
+            if token_id in end_ids:
                 return ids[:place], token_id
         return ids, None
 
@@ -366,6 +363,7 @@ class Preprocessor:
         request_ids: Iterator[str],
         index: int = 0,
         trace: CallTrace | None = None,
+        before: CallParts | None = None,
     ) -> list[PreparedRequest]:
         """Prepare each answer of a request.
 
@@ -373,6 +371,7 @@ class Preprocessor:
             request_ids: the engine's request ids.
             index: number of the first answer in its call.
             trace: of the call; an engine with spans of its own puts them below.
+            before: parts of the request before, which differs in its prompt if it is of this call.
 
         Raises:
             RequestError: the engine does not support the request.
@@ -381,7 +380,10 @@ class Preprocessor:
             EngineUnavailable: the guide cannot be checked.
         """
         request = self._capabilities.asked_of_engine(request)
-        validate_capabilities(request, self._engine, self._capabilities)
+        parts = before
+        if parts is None or not parts.serve(request):
+            validate_capabilities(request, self._engine, self._capabilities)
+            parts = CallParts(request, self._tokenizer, self._stop_word_ids, self._guides)
         prompt = await encode_prompt(
             request,
             self._tokenizer,
@@ -389,42 +391,17 @@ class Preprocessor:
             self._encodings,
             control_tokens=self._capabilities.control_tokens_in_messages,
         )
-        special = {
-            token_id: word
-            for word in request.stop_words
-            if (token_id := self._stop_word_ids.special(word)) is not None
-        }
-        self._validate_ids(request)
-        eos_ids = () if request.ignore_eos else self._tokenizer.eos_ids
-        end_ids = tuple(dict.fromkeys((*eos_ids, *special, *request.stop_token_ids)))
-        if request.guide is not None and not (eos_ids or special):
-            name = request.name("guide")
-            raise InvalidRequest(
-                f"{name} needs the model's end of sequence to end the answer; do not ignore it.",
-                param=name,
-            )
-        engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
+        engine_request = self._engine_request(request, prompt, parts, next(request_ids))
         if trace is not None and self._engine.takes_trace_headers:
             engine_request.trace_headers = trace.headers()
-        reasoning = self._plan_reasoning(request, prompt, engine_request.max_tokens)
-        if self._guides is not None and request.guide is not None:
-            guide = (
-                self._guides.fix_blanks(request.guide) if request.fixes_blanks else request.guide
-            )
-            checked = await self._guides.admit(request, guide)
-            engine_request.guide = checked.guide
-            if self._engine.counts_guides:
-                engine_request.guide_bytes = checked.kept_bytes
-        first = PreparedRequest(
-            request,
-            prompt,
-            engine_request,
-            end_ids,
-            special,
-            StopWords(request.stop_words) if request.stop_words else NO_STOP_WORDS,
-            index,
-            reasoning,
-        )
+        reasoning = None
+        if request.needs_engine:
+            reasoning = self._plan_reasoning(request, prompt, engine_request.max_tokens)
+            if (checked := await parts.checked_guide()) is not None:
+                engine_request.guide = checked.guide
+                if self._engine.counts_guides:
+                    engine_request.guide_bytes = checked.kept_bytes
+        first = PreparedRequest(request, prompt, engine_request, parts, index, reasoning)
         return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
 
     def _plan_reasoning(
@@ -473,40 +450,31 @@ class Preprocessor:
             )
         return replace(plan, limit=min(plan.limit, room))
 
-    def _validate_ids(self, request: GenerationRequest) -> None:
-        largest, size = max(request.stop_token_ids, default=0), self._tokenizer.vocab_size
-        if largest >= size:
-            name = request.name("stop_token_ids")
-            raise InvalidRequest(
-                f"{name} holds the id {largest}; the model's ids end at {size - 1}.", param=name
-            )
-
     def _engine_request(
         self,
         request: GenerationRequest,
         prompt: EncodedPrompt,
-        end_ids: tuple[int, ...],
+        parts: CallParts,
         request_id: str,
     ) -> EngineRequest:
         capabilities = self._capabilities
         logits = self._logits(request, prompt)
-        hints = (self._stop_word_ids.hint(word) for word in request.stop_words)
+        max_tokens = self._tokens_to_generate(request, len(prompt.ids), logits)
+        sampling = _with_seed(request.sampling)
+        if not request.needs_engine:
+            return EngineRequest(request_id, prompt.ids, max_tokens, sampling=sampling)
+        end_ids = parts.end_ids
         return EngineRequest(
             request_id=request_id,
             input_ids=prompt.ids,
-            max_tokens=self._tokens_to_generate(request, len(prompt.ids), logits),
+            max_tokens=max_tokens,
             end_id=end_ids[0] if end_ids else None,
             pad_id=self._tokenizer.pad_id,
-            # The backend takes one end id; send the others as stop words of one token.
-            stop_words=[
-                [token_id]
-                for token_id in dict.fromkeys((*end_ids[1:], *hints))
-                if token_id is not None
-            ],
-            bad_words=self._bad_word_ids(request.bad_words),
+            stop_words=parts.engine_stop_words,
+            bad_words=parts.engine_bad_words,
             streaming=_streams(request) and logits != "context",
             beam_width=request.beam_width,
-            sampling=_with_seed(request.sampling),
+            sampling=sampling,
             return_log_probs=request.shows_tokens and logits is None,
             top_log_probs=request.log_probs or 0,
             prompt_log_probs=request.scores_prompt,
@@ -593,13 +561,6 @@ class Preprocessor:
         if tokens is None:
             return request.max_tokens
         return max(1, tokens // request.beam_width - prompt_tokens)
-
-    def _bad_word_ids(self, words: tuple[str, ...]) -> list[list[int]]:
-        """Encode each word as at the start of a text and after a space."""
-        spellings = [spelling for word in words for spelling in (word, f" {word}")]
-        return [
-            self._tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings
-        ]
 
 
 def _streams(request: GenerationRequest) -> bool:
