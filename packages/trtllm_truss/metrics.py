@@ -225,15 +225,21 @@ class Metrics(Collector):
         self._counters = Counters()
 
     def request_started(
-        self, protocol: str, request_id: str, trace: CallTrace | None = None
+        self,
+        protocol: str,
+        request_id: str,
+        trace: CallTrace | None = None,
+        line: CallLine | None = None,
     ) -> RequestMetrics:
         """Record the arrival of a request; the caller must report its end.
 
         Args:
             request_id: the engine's request id, generated here and never a caller's.
             trace: of the request's call; None without.
+            line: of the call's log; None for a request that is a call of its own.
         """
-        return RequestMetrics(self._counters, self._clock, protocol, request_id, trace)
+        line = line or CallLine(protocol, request_id)
+        return RequestMetrics(self._counters, self._clock, request_id, line, trace)
 
     def refused(self, protocol: str, code: str) -> None:
         """Record a request with an invalid body."""
@@ -338,6 +344,7 @@ class RequestMetrics:
 
     Args:
         clock: seconds, monotonic.
+        line: of the call's log.
         trace: of the request's call; None without.
     """
 
@@ -351,8 +358,8 @@ class RequestMetrics:
         "_generation_tokens",
         "_last_token_s",
         "_left",
+        "_line",
         "_prompt_tokens",
-        "_protocol",
         "_queue_s",
         "_request_id",
         "_started_s",
@@ -364,13 +371,13 @@ class RequestMetrics:
         self,
         counters: Counters,
         clock: Callable[[], float],
-        protocol: str,
         request_id: str,
+        line: CallLine,
         trace: CallTrace | None = None,
     ) -> None:
         self._counters = counters
         self._clock = clock
-        self._protocol = protocol
+        self._line = line
         self._request_id = request_id
         self._trace = trace
         self._started_s = clock()
@@ -385,6 +392,7 @@ class RequestMetrics:
         self._ended = False
         self._left = False
         counters.in_flight += 1
+        line.open += 1
 
     def __enter__(self) -> RequestMetrics:
         return self
@@ -498,20 +506,106 @@ class RequestMetrics:
                 cached_tokens=self._cached_tokens,
                 output_tokens=self._generation_tokens,
             )
+        self._line.ended(
+            status,
+            reason,
+            times_s=(self._started_s, ended_s),
+            counts={
+                "prompt_tokens": self._prompt_tokens,
+                "cached_tokens": self._cached_tokens,
+                "generation_tokens": self._generation_tokens,
+            },
+            queue_s=self._queue_s,
+            ttft_s=self._ttft_s,
+        )
+        return total_s
+
+
+class CallLine:
+    """The line of the log for one call, written once all of its answers have ended.
+
+    Counts are sums over the answers, each with its prompt. Times are from the arrival of the first
+    one: to the end of the longest wait, to the first token of all, and to the end of the last.
+
+    Args:
+        protocol: its name.
+        call_id: the engine's request id of the first answer.
+
+    Attributes:
+        open: answers that have begun and not ended.
+    """
+
+    __slots__ = (
+        *("_answers", "_began_s", "_call_id", "_counts", "_outcome", "_protocol", "_queue_s"),
+        *("_ttft_s", "open"),
+    )
+
+    def __init__(self, protocol: str, call_id: str) -> None:
+        self._protocol = protocol
+        self._call_id = call_id
+        self._answers = 0
+        self._began_s = 0.0
+        self._counts: dict[str, int] = {}
+        self._outcome: tuple[str, str | None] = ("", None)
+        self._queue_s: float | None = None
+        self._ttft_s: float | None = None
+        self.open = 0
+
+    def ended(
+        self,
+        status: str,
+        reason: str | None,
+        *,
+        times_s: tuple[float, float],
+        counts: Mapping[str, int | None],
+        queue_s: float | None,
+        ttft_s: float | None,
+    ) -> None:
+        """Add an answer; log the line with the last one.
+
+        Args:
+            times_s: its arrival and its end.
+            counts: tokens by name; None for those that it did not reach.
+            queue_s: how long it waited; None if it was not admitted.
+            ttft_s: from its arrival to its first token; None without one.
+        """
+        began_s, ended_s = times_s
+        self._began_s = min(self._began_s, began_s) if self._answers else began_s
+        self._answers += 1
+        # The first answer that fails has the others cancelled.
+        if _STATUSES.index(status) > _STATUSES.index(self._outcome[0]):
+            self._outcome = status, reason
+        for name, count in counts.items():
+            if count is not None:
+                self._counts[name] = self._counts.get(name, 0) + count
+        if queue_s is not None:
+            self._queue_s = max(queue_s, self._queue_s or 0.0)
+        if ttft_s is not None:
+            ttft_s += began_s - self._began_s
+            self._ttft_s = ttft_s if self._ttft_s is None else min(self._ttft_s, ttft_s)
+        self.open -= 1
+        if not self.open:
+            self._log(ended_s - self._began_s)
+
+    def _log(self, total_s: float) -> None:
+        status, reason = self._outcome
+        tokens = self._counts.get("generation_tokens", 0)
         _log(
-            engine_request_id=self._request_id,
+            engine_request_id=self._call_id,
             protocol=self._protocol,
             status=status,
             reason=reason,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            generation_tokens=self._generation_tokens,
+            answers=self._answers if self._answers > 1 else None,
+            **self._counts,
             queue_ms=_milliseconds(self._queue_s),
             ttft_ms=_milliseconds(self._ttft_s),
             total_ms=_milliseconds(total_s),
-            tokens_per_s=round(self._generation_tokens / total_s, 1) if total_s > 0 else None,
+            tokens_per_s=round(tokens / total_s, 1) if total_s > 0 else None,
         )
-        return total_s
+
+
+_STATUSES = ("", "finished", "cancelled", "failed")
+"""The worst is last."""
 
 
 def _subtract_one(numbers: Counter[int], number: int) -> None:

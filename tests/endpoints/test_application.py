@@ -15,6 +15,7 @@ from tests.support.smollm2 import smollm2_tokenizer
 from trtllm_truss.endpoints.application import TRUSS_PATHS, Application
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.local_requests import PREDICT
+from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.settings.model import Serving
 
 CONFIG = {"model_name": "mine", "model_metadata": {"lora_adapters": {"french": "org/french"}}}
@@ -81,8 +82,10 @@ async def test_models_adapters_and_metrics_are_listed() -> None:
             assert page.status_code == 200
             assert page.headers["Content-Type"].startswith("text/plain")
         for accepted in ("application/openmetrics-text; version=x", b"text/plain; version=\xff"):
-            refused = await client.get("/metrics?name[]=up", headers={"Accept": accepted})
-            assert refused.status_code == 400
+            answer = await client.get("/metrics?name[]=up", headers={"Accept": accepted})
+            assert answer.status_code == 200
+        posted = await client.post("/metrics")
+        assert (posted.status_code, posted.headers["Allow"]) == (405, "GET, HEAD")
 
 
 async def test_tokens_of_a_text_and_of_a_conversation() -> None:
@@ -211,6 +214,79 @@ async def test_the_key_opens_the_routes_and_probes_need_none() -> None:
         assert (await client.get("/v1/models")).status_code == 401
         for path in ("/", *PROBES, "/metrics"):
             assert (await client.get(path)).status_code == 200, path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f"Basic {KEY}", f"Digest {KEY}", f"Token {KEY}", KEY, f" {KEY}", f"Bearer Bearer {KEY}", ""],
+)
+async def test_another_scheme_is_no_key(value: str) -> None:
+    async with asking(begun(alone(KEY), engine())) as client:
+        headers = {"Authorization": value}
+        assert (await client.get("/v1/models", headers=headers)).status_code == 401
+        named = {"Authorization": f"BEARER  {KEY} "}
+        assert (await client.get("/v1/models", headers=named)).status_code == 200
+
+
+async def test_the_key_protects_the_metrics_if_asked_to() -> None:
+    application = Application(CONFIG, Serving(metrics_need_key=True), KEY).alone()
+    async with asking(begun(application, engine())) as client:
+        for path in ("/metrics", "/metrics/", "/metrics?name[]=up"):
+            refused = await client.get(path)
+            assert refused.status_code == 401
+            assert "trtllm_" not in refused.text
+            client.headers["X-Api-Key"] = KEY
+            assert (await client.get(path)).status_code == 200
+            del client.headers["X-Api-Key"]
+        for path in ("/", *PROBES):
+            assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+@pytest.mark.parametrize("path", ["/v1/websocket", "/", PREDICT])
+async def test_no_route_takes_a_websocket(key: str, path: str) -> None:
+    async def truss(*_: Any) -> None:
+        raise AssertionError("Truss was asked")
+
+    application = Application(CONFIG, Serving(), key)
+    for asked in (application.alone(), application.before(truss)):
+        sent: list[Any] = []
+        scope = {"type": "websocket", "path": path, "headers": [(b"x-api-key", KEY.encode())]}
+
+        async def send(message: Any, into: list[Any] = sent) -> None:
+            into.append(message)
+
+        await asked(scope, send, send)
+        assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("4f1d-B.9_x", True),
+        ("a" * 128, True),
+        ("a" * 129, False),
+        ("A" * 60_000, False),
+        ("", False),
+        ("a b", False),
+        ('a","level":"ERROR', False),
+        ("ä", False),
+        ("\u0661", False),
+    ],
+)
+async def test_the_platforms_id_is_kept_if_it_is_one(value: str, kept: bool) -> None:
+    seen = []
+
+    async def endpoint(request: Any) -> PlainTextResponse:
+        seen.append(REQUEST_ID.get())
+        return PlainTextResponse("")
+
+    application = alone()
+    application.begin(engine(), {"/here": endpoint})  # type: ignore[arg-type, dict-item]
+    headers = {"X-Baseten-Request-Id": value.encode()}
+    async with asking(application) as client:
+        await client.post("/here", headers=headers)
+    assert seen == [value if kept else None]
 
 
 async def test_truss_answers_its_own_routes() -> None:

@@ -1,4 +1,4 @@
-"""What belongs to a call is built once for its prompts, and what they repeat is bounded."""
+"""Parts of a call are built once for its prompts, and what these repeat is bounded."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trtllm_truss.inference.generation import STARTS_PER_ROUND, StartThrottle
+from trtllm_truss.inference.start_throttle import STARTS_PER_ROUND, StartThrottle
 
 
 async def begin(turns: StartThrottle, number: int, begun: list[int]) -> None:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from starlette.types import Message
 from tests.support.endpoint_picker import adapters, families, latest
 
 from trtllm_truss.exposition import (
     Histogram,
+    MetricsPage,
     Numbers,
     Rendered,
     exposition,
-    metrics_page,
     parse_metrics,
-    wants_page,
 )
-from trtllm_truss.metrics import Load, Metrics, exposed
+from trtllm_truss.metrics import Load, Metrics
 from trtllm_truss.requests import FinishReason
 
 
@@ -181,31 +181,91 @@ def test_a_family_that_does_not_change_is_formatted_once() -> None:
     assert exposition([family]).endswith("nv_a 3.0\n")
 
 
-async def scrape(path: str = "/metrics", query: str = "", **headers: str) -> list[Message] | None:
+async def scrape(page: MetricsPage, query: str = "", **headers: str) -> tuple[int, str]:
+    """Return the status and the body of a scrape."""
     scope = {
-        **{"type": "http", "method": "GET", "path": path, "query_string": query.encode()},
+        **{"type": "http", "method": "GET", "path": "/metrics", "query_string": query.encode()},
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }
-    if not wants_page(scope):
-        return None
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await metrics_page(scope, asyncio.Queue[Message]().get, send)
-    return sent
-
-
-async def test_gos_client_gets_the_page_uncompressed() -> None:
-    metrics, _ = metrics_of(RESERVING)
-    with exposed(metrics, lambda: None):
-        sent = await scrape(**{"accept-encoding": "gzip", "user-agent": "Go-http-client/1.1"})
-        assert await scrape("/metrics/", accept="text/plain") is not None
-        assert await scrape(accept="application/openmetrics-text; version=1.0.0") is None
-        assert await scrape(query="name[]=trtllm_num_requests_waiting") is None
-    assert sent is not None
+    await page(scope, asyncio.Queue[Message]().get, send)
     start, body = sent
-    assert dict(start["headers"])[b"content-type"].startswith(b"text/plain; version=0.0.4")
-    assert latest(body["body"].decode(), "trtllm_num_requests_waiting") == 3
-    assert "content-encoding" not in json.dumps([str(pair) for pair in start["headers"]])
+    found = dict(start["headers"])
+    assert found[b"content-type"].startswith(b"text/plain; version=0.0.4")
+    assert found.keys() == {b"content-type", b"content-length"}
+    assert int(found[b"content-length"]) == len(body["body"])
+    return start["status"], body["body"].decode()
+
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+"""As Prometheus sends it."""
+
+
+async def test_every_scraper_gets_the_text_format_uncompressed() -> None:
+    _, registry = metrics_of(RESERVING)
+    go = {"accept-encoding": "gzip", "user-agent": "Go-http-client/1.1"}
+    for headers in (go, {"accept": "text/plain"}, {"accept": OPENMETRICS}, {"accept": "x/y"}):
+        status, page = await scrape(MetricsPage(registry), **headers)
+        assert status == 200
+        assert page == page_of(registry)
+
+
+async def test_a_page_serves_scrapes_for_ten_times_its_duration() -> None:
+    _, registry = metrics_of(RESERVING)
+    now_s, made = [0.0], []
+
+    class Slow(Collector):
+        def collect(self) -> list[Metric]:
+            made.append(now_s[0])
+            now_s[0] += 0.25
+            return [Numbers("gauge", "slow", "Slow.", len(made))]
+
+        def describe(self) -> list[Metric]:
+            return []
+
+    registry.register(Slow())
+    page = MetricsPage(registry, lambda: now_s[0])
+    for query in ("", "name[]=slow", ""):
+        assert "slow 1.0\n" in (await scrape(page, query))[1]
+    now_s[0] += 2.4
+    assert "slow 1.0\n" in (await scrape(page, accept=OPENMETRICS))[1]
+    now_s[0] += 0.2
+    assert "slow 2.0\n" in (await scrape(page))[1]
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "families"),
+    [
+        (["trtllm_num_requests_waiting"], {"trtllm_num_requests_waiting"}),
+        (
+            ["trtllm_truss_generation_tokens_total", "trtllm_truss_queue_time_seconds_bucket"],
+            {"trtllm_truss_generation_tokens", "trtllm_truss_queue_time_seconds"},
+        ),
+        (["trtllm_truss_queue_time_seconds"] * 64, {"trtllm_truss_queue_time_seconds"}),
+        (["unknown"], set()),
+        ([""], set()),
+    ],
+)
+async def test_families_by_name(names: list[str], families: set[str]) -> None:
+    _, registry = metrics_of(RESERVING)
+    query = urlencode([("name[]", name) for name in names])
+    status, page = await scrape(MetricsPage(registry), query)
+    assert status == 200
+    found = {family.name for family in text_string_to_metric_families(page)}
+    assert found == families
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [("&".join(["name[]=up"] * 65), "more than 64 names"), ("format=x", "format is not")],
+)
+async def test_other_queries_are_refused(query: str, words: str) -> None:
+    _, registry = metrics_of(RESERVING)
+    status, text = await scrape(MetricsPage(registry), query)
+    assert status == 400
+    assert words in text

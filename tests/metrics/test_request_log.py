@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from trtllm_truss.metrics import Metrics
+from trtllm_truss.metrics import CallLine, Metrics
 from trtllm_truss.requests import FinishReason
 
 
@@ -70,6 +70,42 @@ def test_one_line_summarizes_a_request(metrics, now, caplog) -> None:
         "prompt_tokens=12 cached_tokens=8 generation_tokens=50 queue_ms=12.5 ttft_ms=250.0 "
         "total_ms=2500.0 tokens_per_s=20.0"
     )
+
+
+def test_one_line_summarizes_a_call_of_many_prompts(metrics, now, caplog) -> None:
+    line = CallLine("completions", "4f1d")
+    answers = [metrics.request_started("completions", f"4f1d-{n}", line=line) for n in range(256)]
+    for number, request in enumerate(answers):
+        request.queued(0.01 * (number + 1))
+        request.sent(3)
+    now[0] = 10.5
+    answers[7].tokens(1)
+    for request in answers[:255]:
+        now[0] += 0.005
+        request.tokens(2)
+        request.finished(FinishReason.LENGTH)
+    assert not caplog.records
+    now[0] = 20.0
+    answers[255].finished(FinishReason.STOP)
+    assert caplog.messages == [
+        "request engine_request_id=4f1d protocol=completions status=finished reason=length "
+        "answers=256 prompt_tokens=768 generation_tokens=511 queue_ms=2560.0 ttft_ms=500.0 "
+        "total_ms=10000.0 tokens_per_s=51.1"
+    ]
+
+
+@pytest.mark.parametrize("last", ["finish", "cancel"])
+def test_a_call_fails_with_its_first_answer_that_fails(metrics, now, caplog, last) -> None:
+    line = CallLine("completions", "4f1d")
+    first, second, third = (metrics.request_started("completions", "x", line=line) for _ in "abc")
+    now[0] = 10.25
+    first.finished(FinishReason.STOP)
+    second.failed("deadline_exceeded")
+    third.finished(FinishReason.STOP) if last == "finish" else third.cancelled()
+    assert caplog.messages == [
+        "request engine_request_id=4f1d protocol=completions status=failed "
+        "reason=deadline_exceeded answers=3 generation_tokens=0 total_ms=250.0 tokens_per_s=0.0"
+    ]
 
 
 def test_missing_values_are_left_out(metrics, now, caplog) -> None:

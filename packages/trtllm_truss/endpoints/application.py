@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import make_asgi_app
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,8 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import StartupError
-from trtllm_truss.exposition import metrics_page, wants_page
+from trtllm_truss.exposition import MetricsPage
 from trtllm_truss.guard import BodyGuard, closing
+from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.local_requests import PREDICT, error_body
 from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.serving.service import Service
@@ -59,6 +60,11 @@ _TRUSS_PATHS_OF_MODELS = _TRUSS_PROBES | TRUSS_PATHS
 _MODELS, _METRICS = "/v1/models", "/metrics"
 _READ = ("GET", "HEAD")
 _PLATFORMS_ID = b"x-baseten-request-id"
+_ID = re.compile(rb"[\w.-]{1,128}", re.ASCII)
+_SCHEMES = (b"bearer", b"api-key")
+"""Of keys in `Authorization`; the second one is Baseten's."""
+
+_POLICY_VIOLATION = 1008
 _RETRY_AFTER = {"Retry-After": "5"}
 
 logger = logging.getLogger("trtllm_truss")
@@ -76,6 +82,9 @@ class Application:
         self._truss: ASGIApp | None = None
         self._key = api_key.encode()
         self._bodies = BodyGuard(limits)
+        self._metrics = MetricsPage()
+        self._scrapes = StartThrottle()
+        self._metrics_need_key = limits.metrics_need_key
         self._service: Service | None = None
         self._endpoints: Mapping[str, Endpoint] = {}
         self._is_draining = False
@@ -124,6 +133,9 @@ class Application:
         self._is_draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # neither server has a route for them
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
         if scope["type"] != "http":
             if self._truss is not None:
                 await self._truss(scope, receive, send)
@@ -133,8 +145,11 @@ class Application:
             send = closing(send)
         if reads and (probe := self._probes.get(path)) is not None:
             await probe()(scope, receive, send)
-        elif path.rstrip("/") == _METRICS:
-            page = metrics_page if wants_page(scope) else _metrics
+        elif path.rstrip("/") == _METRICS and (
+            not self._metrics_need_key or self._is_allowed(scope)
+        ):
+            await self._scrapes.turn()
+            page = self._metrics if reads else _not_allowed(path, "GET, HEAD", scope["method"])
             await page(scope, receive, send)
         elif not (self._is_allowed(scope) or (reads and path in _TRUSS_PROBES)):
             message = "the key is missing or unknown; send it as Authorization: Bearer KEY."
@@ -158,8 +173,8 @@ class Application:
         """Answer a request whose body is complete."""
         path, method = scope["path"], scope["method"]
         for name, value in scope["headers"]:
-            if name == _PLATFORMS_ID:
-                REQUEST_ID.set(value.decode("latin-1"))
+            if name == _PLATFORMS_ID and _ID.fullmatch(value):  # it is in every line of the request
+                REQUEST_ID.set(value.decode())
         endpoint = self._endpoints.get(path)
         response: Response
         if method == "POST" and endpoint is not None:
@@ -167,9 +182,7 @@ class Application:
         elif method == "POST" and self._service is None:
             response = self._unavailable(path)
         elif endpoint is not None or path in self._probes or path in self._lists:
-            allowed = "GET, HEAD" if endpoint is None else "POST"
-            message = f"{path} takes {allowed}, not {method}."
-            response = _refused(path, 405, "method_not_allowed", message, {"Allow": allowed})
+            response = _not_allowed(path, "GET, HEAD" if endpoint is None else "POST", method)
         else:
             response = _refused(path, 404, "not_found", "the server has no such route.")
         await response(scope, receive, send)
@@ -236,7 +249,7 @@ def start_service(
     try:
         settings, defaults = load_configuration(config)
         known = environment()
-        require_declared_api_key(config, known)
+        require_declared_api_key(config, settings.serving, known)
         before_start(settings.serving, known)
         image = HostInfo.from_config(config).image
         service = Service(
@@ -273,25 +286,20 @@ def _refused(
     return JSONResponse(error_body(path, status, code, message), status, headers)
 
 
+def _not_allowed(path: str, allowed: str, method: str) -> Response:
+    message = f"{path} takes {allowed}, not {method}."
+    return _refused(path, 405, "method_not_allowed", message, {"Allow": allowed})
+
+
 def _has_key(headers: Sequence[tuple[bytes, bytes]], key: bytes) -> bool:
     """Compare the keys of a request in a time that does not depend on them."""
     for name, value in headers:
         if name == b"authorization":
-            _, _, value = value.partition(b" ")  # Bearer, or Baseten's Api-Key
+            scheme, _, value = value.partition(b" ")
+            if scheme.lower() not in _SCHEMES:
+                continue
         elif name != b"x-api-key":
             continue
         if hmac.compare_digest(value.strip(), key):
             return True
     return False
-
-
-_other_metrics: ASGIApp = make_asgi_app()
-
-
-async def _metrics(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer for OpenMetrics, and for single families (`?name[]=`)."""
-    try:
-        await _other_metrics(scope, receive, send)
-    except (TypeError, ValueError):  # of prometheus_client (0.26), before it sends
-        message = "Accept or the query cannot be read; ask for application/openmetrics-text."
-        await _refused(_METRICS, 400, "invalid_request", message)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""What the engine requests of one call have in common, and limits on all of them together.
+"""Parts that the engine requests of one call share, and limits on all of them together.
 
 The fields of a body belong to all of its prompts, up to 256, and to all of their choices. What is
 built of a field therefore costs a call once: a trie of stop words takes a megabyte and

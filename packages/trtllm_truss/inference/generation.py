@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from functools import partial
 from itertools import chain, count
@@ -27,15 +27,15 @@ from trtllm_truss.inference.answer_reader import (
     TokenReader,
 )
 from trtllm_truss.inference.call_parts import CallParts, RepeatedPrompts
-from trtllm_truss.inference.fair_queue import FairQueue
 from trtllm_truss.inference.preprocessing import (
     Capabilities,
     PreparedRequest,
     Preprocessor,
     with_callers_field,
 )
+from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.inference.tokenization import prompt_field
-from trtllm_truss.metrics import Metrics, RequestMetrics
+from trtllm_truss.metrics import CallLine, Metrics, RequestMetrics
 from trtllm_truss.processes.child import child_environment
 from trtllm_truss.requests import (
     AnswerItem,
@@ -56,8 +56,6 @@ from trtllm_truss.triton.client.tensors import EngineRequest
 if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace
 
-
-STARTS_PER_ROUND = 8
 
 Item = TypeVar("Item")
 
@@ -159,7 +157,8 @@ class Generator:
         arrived = self._loop.time()
         call_id = call_id or secrets.token_hex(16)
         # Counted as one request until all are prepared.
-        started = partial(self._metrics.request_started, protocol, trace=trace)
+        line = CallLine(protocol, call_id)
+        started = partial(self._metrics.request_started, protocol, trace=trace, line=line)
         with started(call_id) as record, ExitStack() as records:
             await self._throttle.turn()
             first, *others = await self._prepare(requests, call_id, trace)
@@ -279,46 +278,6 @@ async def _echo(
             prompt=prepared.prompt.tokens,
         ),
     ]
-
-
-class StartThrottle:
-    """Limits the answers that start in one round of the event loop, of one call or of many.
-
-    Preparing and sending a request takes as long as sending several chunks. Without the limit, a
-    burst of hundreds delays every running answer until all have started. The limit lets chunks
-    out in between, and the last request of the burst starts no later. Calls take turns, so one
-    with two thousand answers does not hold up one with a single answer.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._started = 0
-
-    async def turn(self, call: Hashable = None) -> None:
-        """Wait for the caller's turn; return at once while the round is below its limit.
-
-        Args:
-            call: what has several turns; None for a call of its own.
-        """
-        loop = asyncio.get_running_loop()
-        if self._started == 0:
-            loop.call_soon(self._next_round)
-        if self._started < STARTS_PER_ROUND:
-            self._started += 1
-            return
-        turn = loop.create_future()
-        self._waiting.add(turn if call is None else call, turn)
-        await turn
-
-    def _next_round(self) -> None:
-        self._started = 0
-        while self._waiting and self._started < STARTS_PER_ROUND:
-            turn = self._waiting.pop()
-            if not turn.done():  # else the caller has left
-                turn.set_result(None)
-                self._started += 1
-        if self._started:
-            asyncio.get_running_loop().call_soon(self._next_round)
 
 
 def merge_streams(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:

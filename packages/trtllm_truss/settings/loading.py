@@ -120,13 +120,21 @@ def read_environment(secrets: Secrets | None = None) -> Environment:
     )
 
 
-def require_declared_api_key(config: Mapping[str, Any], environment: Environment) -> None:
+def require_declared_api_key(
+    config: Mapping[str, Any], limits: Serving, environment: Environment
+) -> None:
     """Check that a declared key has a value: without one the server would be open.
 
     Raises:
-        SettingsError: config.yaml declares the secret, and it has no value, or a malformed one.
+        SettingsError: config.yaml declares the secret, and it has no value, or a malformed one; or
+            `serving.metrics_need_key` needs it.
     """
     key = environment.api_key
+    if not key and limits.metrics_need_key:
+        raise SettingsError(
+            f"model_metadata.serving.metrics_need_key is true, but the secret {API_KEY_SECRET} has "
+            "no value; declare it in secrets of config.yaml and set it, or remove the setting."
+        )
     if not key and API_KEY_SECRET in (config.get("secrets") or {}):
         raise SettingsError(
             f"config.yaml declares the secret {API_KEY_SECRET}, which has no value; set it, or "

@@ -272,6 +272,11 @@ class Serving(Strict):
         description="Seconds that a stream waits for a client that does not read; then it is "
         "aborted and its request cancelled. In our own server it holds for every answer.",
     )
+    metrics_need_key: bool = Field(
+        False,
+        description="Ask for the secret `server_api_key` on `/metrics` too, which is open to "
+        "scrapers by default.",
+    )
     guide_compile_limit_s: float = Field(
         4,
         gt=0,
