@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import socket
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,6 +28,15 @@ _SERVERS_FAULT = 500
 
 Refusal = tuple[int, str, str]
 """Status, code and message."""
+
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.~!$&'()*+,;=%-]*))(?::[0-9]*)?", re.ASCII)
+"""RFC 3986, 3.2, without user information, which RFC 9110, 4.2.4, forbids in requests."""
+
+
+def host_of(authority: str) -> str | None:
+    """Return the host of a `Host` header; None if the header is invalid."""
+    found = _AUTHORITY.fullmatch(authority)
+    return None if found is None else found[1] or found[2]
 
 
 def is_loopback(host: str) -> bool:
@@ -78,7 +87,7 @@ class LocalGuard:
         if refusal is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
+            await send({"type": "websocket.close", "code": 1008})
         else:
             await _send_json(send, refusal[0], error_body(scope["path"], *refusal))
 
@@ -89,13 +98,13 @@ class LocalGuard:
             return None
         for name, value in scope["headers"]:
             text = value.decode("latin-1")
-            if name == b"host" and not self._is_local(f"//{text}"):
+            if name == b"host" and not self._is_local(text):
                 return (
                     *(421, "misdirected_request"),
                     f"the Host header is {text!r}; this server accepts only localhost. "
                     "`trtllm-truss serve --host` opens it to other hosts.",
                 )
-            if name == b"origin" and not self._is_local(text):
+            if name == b"origin" and not self._is_local(text.rpartition("://")[2]):
                 return (
                     *(403, "forbidden"),
                     f"the Origin header is {text!r}; this server accepts only pages of this "
@@ -103,11 +112,8 @@ class LocalGuard:
                 )
         return None
 
-    def _is_local(self, url: str) -> bool:
-        try:
-            host = urlsplit(url).hostname or ""
-        except ValueError:
-            return False
+    def _is_local(self, authority: str) -> bool:
+        host = (host_of(authority) or "").lower()
         return is_loopback(host) or host == self._host
 
 

@@ -25,6 +25,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.came: asyncio.Queue[bytes] = asyncio.Queue()
+        self.headers: list[tuple[bytes, bytes]] = []
         self.begun: list[str] = []
         self.may_end = asyncio.Event()
         self.client_left = asyncio.Event()
@@ -33,6 +34,7 @@ class Answers:
         while (await receive()).get("more_body"):
             pass
         self.begun.append(scope["path"])
+        self.headers += scope["headers"]
         await send(START)
         await send({"type": "http.response.body", "body": b"first", "more_body": True})
         watching = asyncio.create_task(self._watch(receive))
@@ -127,3 +129,101 @@ def test_what_is_not_http_is_named_where_no_answer_has_begun() -> None:
 
     talk(idle)
     talk(in_body)
+
+
+def answer_to(request: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> bytes:
+    """Return the status line of the answer to a request that ends its connection.
+
+    Args:
+        headers: receives those that the application gets.
+    """
+    got: list[bytes] = []
+
+    async def client(
+        answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if headers is not None:
+            answers.headers = headers
+        answers.may_end.set()
+        writer.write(request)
+        got.append((await reader.read()).partition(b"\r\n")[0])
+
+    talk(client)
+    return got[0]
+
+
+LAST = b"Connection: close\r\n\r\n"
+OK, BAD = b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        ([b"localhost"], OK),
+        ([b"localhost:8080"], OK),
+        ([b"[::1]:8080"], OK),
+        ([b"LocalHost."], OK),
+        ([b""], OK),
+        ([], BAD),
+        ([b"localhost", b"localhost"], BAD),
+        ([b"evil@localhost"], BAD),
+        ([b"localhost/evil"], BAD),
+        ([b"localhost, evil"], BAD),
+        ([b"localhost:80a"], BAD),
+        ([b"[::1"], BAD),
+        ([b"local\xe4"], BAD),
+        ([b"http://localhost"], BAD),
+    ],
+)
+def test_one_valid_host_is_needed(hosts: list[bytes], status: bytes) -> None:
+    head = b"".join(b"Host: %b\r\n" % host for host in hosts)
+    assert answer_to(b"GET / HTTP/1.1\r\n" + head + LAST) == status
+
+
+def test_the_first_version_needs_no_host() -> None:
+    assert answer_to(b"GET / HTTP/1.0\r\n\r\n") == OK
+    assert answer_to(b"GET / HTTP/1.0\r\nHost: a@b\r\n\r\n") == BAD
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"http://evil.example/v1/models?x=1", b"evil.example"),
+        (b"HTTP://localhost:8080/", b"localhost:8080"),
+        (b"https://evil.example/", b"evil.example"),
+    ],
+)
+def test_the_host_is_that_of_an_absolute_target(target: bytes, host: bytes) -> None:
+    headers: list[tuple[bytes, bytes]] = []
+    request = b"GET %b HTTP/1.1\r\nHost: localhost\r\n" % target
+    assert answer_to(request + LAST, headers) == OK
+    assert [value for name, value in headers if name == b"host"] == [host]
+    assert answer_to(b"GET http://a@b/ HTTP/1.1\r\nHost: localhost\r\n" + LAST) == BAD
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [
+        (b"chunked", OK),
+        (b"Chunked", OK),
+        (b"gzip, chunked", b"HTTP/1.1 501 Not Implemented"),
+        (b"identity, chunked", b"HTTP/1.1 501 Not Implemented"),
+        (b"gzip\r\nTransfer-Encoding: chunked", b"HTTP/1.1 501 Not Implemented"),
+    ],
+)
+def test_no_transfer_coding_but_chunked_is_read(coding: bytes, status: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %b\r\n" % coding
+    assert answer_to(head + LAST + b"2\r\n{}\r\n0\r\n\r\n") == status
+
+
+@pytest.mark.parametrize("size", [60_000, 66_000])
+def test_heads_and_trailers_in_one_segment_have_a_limit(size: int) -> None:
+    status = OK if size < 1 << 16 else BAD
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    assert answer_to(head + b"X: %b\r\n" % (b"a" * size) + LAST) == status
+    fields = b"".join(b"X-%d: %b\r\n" % (number, b"a" * 990) for number in range(size // 1000))
+    assert answer_to(head + fields + LAST) == status
+    assert answer_to(head.replace(b"/ ", b"/%b " % (b"a" * size)) + LAST) == status
+    body = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n" + LAST
+    trailers = b"X: %b\r\n\r\n" % (b"a" * size)
+    assert answer_to(body + b"2\r\n{}\r\n0\r\n" + trailers) == status

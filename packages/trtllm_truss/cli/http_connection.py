@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from httptools import HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from trtllm_truss.local_requests import host_of
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _INVALID = (
-    "the request is not valid HTTP/1.1, its head has more than 65536 bytes, or it has both "
-    "Content-Length and Transfer-Encoding; send one of them."
+    "the request is not valid HTTP/1.1, has no valid Host or several, its head has more than 65536 "
+    "bytes, or it has both Content-Length and Transfer-Encoding; send one of them."
 )
+_NO_CODING = "Transfer-Encoding is not chunked alone; send the body as it is."
+_SCHEMES = (b"http://", b"https://")
 _MAX_HEAD_BYTES = 64 << 10
 """As h11, the parser of Truss's server, has it; of trailers and of chunks' extensions too."""
 
@@ -31,15 +35,21 @@ class Connection(HttpToolsProtocol):
     uvicorn tells the last request that came of a disconnect, and answers what is wrong at once. The
     request that is being answered may be an earlier one.
 
+    Of RFC 9112 it adds: a valid Host is needed (3.2), that of an absolute target counts instead
+    (3.2.2), and only chunked is a transfer coding (6.1).
+
     Attributes:
         answered: the request that is being answered, or was last.
         is_ending: whether nothing more is parsed, and the last whole request ends the connection.
+        bodiless_bytes: received since the last part of a body.
+        field_bytes: of the fields of a head, or of the trailers after it.
     """
 
     answered: RequestResponseCycle | None = None
     is_ending = False
     is_in_head = False
-    bodiless_bytes = 0
+    bodiless_bytes = field_bytes = 0
+    refusal = 400, _INVALID
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -63,7 +73,7 @@ class Connection(HttpToolsProtocol):
         """Answer 400, or end the connection after the answers of the requests before."""
         last = self.answered
         if last is None or last.response_complete or (last.more_body and not last.response_started):
-            self.send_400_response(_INVALID)
+            self._send_refusal()
         elif self.is_ending:
             self.transport.abort()
         else:
@@ -73,6 +83,14 @@ class Connection(HttpToolsProtocol):
                 last, _ = self.pipeline[0]
             last.keep_alive = False
             self.is_ending, self.bodiless_bytes = True, 0
+
+    def _send_refusal(self) -> None:
+        status, message = self.refusal
+        head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n" % len(message)
+        self.transport.write(
+            STATUS_LINE[status] + head + b"connection: close\r\n\r\n" + message.encode()
+        )
+        self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self.answered = cycle
@@ -91,10 +109,15 @@ class Connection(HttpToolsProtocol):
         return data[:0]
 
     def on_message_begin(self) -> None:
-        self.is_in_head = True
+        self.is_in_head, self.field_bytes = True, 0
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
         if self.is_in_head:  # RFC 9110, 6.5.1: a trailer is no header of the request
             super().on_header(name, value)
 
@@ -103,9 +126,44 @@ class Connection(HttpToolsProtocol):
             raise ValueError("a tunnel")
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise ValueError("too many requests at once")
-        self.is_in_head, self.bodiless_bytes = False, 0
+        self.is_in_head, self.bodiless_bytes, self.field_bytes = False, 0, 0
         if not self.parser.should_upgrade():
+            self._read_target()
+            self._check_coding()
             super().on_headers_complete()
+
+    def _count(self, size: int) -> None:
+        self.field_bytes += size
+        if self.field_bytes > _MAX_HEAD_BYTES:
+            raise ValueError("the head is too long")
+
+    def _read_target(self) -> None:
+        """Put the authority of an absolute target in the place of Host.
+
+        Raises:
+            ValueError: Host is missing, invalid or there twice; HTTP/1.0 needs none.
+        """
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+            raise ValueError("not one Host")
+        if self.url.lower().startswith(_SCHEMES):
+            authority = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+            self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
+            self.headers.append((b"host", authority))
+            hosts.append(authority)
+        if not all(host_of(host.decode("latin-1")) is not None for host in hosts):
+            raise ValueError("an invalid Host")
+
+    def _check_coding(self) -> None:
+        """Refuse transfer codings that nothing here decodes.
+
+        Raises:
+            ValueError: there is another one than chunked.
+        """
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and b",".join(codings).strip().lower() != b"chunked":
+            self.refusal = 501, _NO_CODING
+            raise ValueError("a transfer coding")
 
     def on_body(self, body: bytes) -> None:
         self.bodiless_bytes = 0
