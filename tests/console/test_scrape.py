@@ -10,6 +10,7 @@ from trtllm_truss.requests import FinishReason
 from trtllm_workbench.console.pulse import parse_scrape, percentiles_ms
 
 INF = float("inf")
+BLOCKS = "trtllm_truss_kv_cache_blocks"
 TRITON = """\
 nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="tensorrt_llm",version="1"} 30
 nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="free",model="tensorrt_llm",version="1"} 90
@@ -52,9 +53,11 @@ def test_use_of_the_kv_cache() -> None:
     assert (reserved.kv_share, reserved.kv_is_reserved) == (0.25, True)
     alone = parse_scrape(real_page((20000, 16384)), 0)  # a request that is too large runs alone
     assert alone.kv_share == 1
-    used = parse_scrape(real_page((4096, 16384)) + TRITON, 0)  # the engine's own figure wins
-    assert (used.kv_share, used.kv_is_reserved) == (0.25, False)
-    assert used.tokens == 3
+    of_checkpoint = TRITON.replace("nv_trt_llm_kv_cache_block_metrics", BLOCKS)
+    for page in (TRITON, of_checkpoint):  # the engine's own figure wins
+        used = parse_scrape(real_page((4096, 16384)) + page, 0)
+        assert (used.kv_share, used.kv_is_reserved) == (0.25, False)
+        assert used.tokens == 3
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,21 @@ def test_unused_keys_are_reported() -> None:
     assert "runtime.multi_block_mode has no effect on a checkpoint: the PyTorch" in found[0].message
 
 
+@pytest.mark.parametrize(
+    ("llm_args", "words"),
+    [
+        ({"print_iter_log": True}, "print_iter_log writes a line into the log for each step"),
+        ({"perf_metrics_max_requests": 9}, "perf_metrics_max_requests has no effect here"),
+        ({"print_iter_log": False, "enable_iter_perf_stats": True}, ""),
+    ],
+)
+def test_doubtful_arguments_are_reported(llm_args: dict[str, Any], words: str) -> None:
+    settings = settings_for(runtime={"llm_args": llm_args})
+    found = check_compatibility(settings, complete(llama()), HostInfo())
+    assert [each.code for each in found] == ["llm_argument_doubtful"] * bool(words)
+    assert all(words in each.message for each in found)
+
+
 def test_llm_args_need_a_checkpoint(tmp_path) -> None:
     settings = settings_for(runtime={"llm_args": {"max_seq_len": 9}})
     for engine in (
@@ -256,6 +273,26 @@ def test_events_of_the_kv_cache_need_a_buffer() -> None:
     given = {"llm_args": {"kv_cache_config": {"event_buffer_max_size": 8}}}
     engine = complete(llama(), runtime=given).reporting_kv_events(EVENTS)
     assert engine.llm_args["kv_cache_config"]["event_buffer_max_size"] == 8
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_events_that_nothing_reads_are_not_asked_for(reports: bool, tmp_path: Path) -> None:
+    """Up to 1.2 they would fill a queue without a limit."""
+    settings = settings_for(
+        runtime={"llm_args": {"kv_cache_config": {"event_buffer_max_size": 8, "dtype": "fp8"}}}
+    )
+    engine = replace(with_settings(complete(llama()), settings, "1.2.1"), folder=tmp_path)
+    (found,) = check_compatibility(settings, engine, HostInfo())
+    assert found.code == "llm_argument_doubtful"
+    assert "kv_cache_config.event_buffer_max_size is used by trtllm-truss dynamo" in found.message
+
+    engine = engine.reporting_kv_events(EVENTS) if reports else engine
+    config = engine.model_config(
+        settings, "1.2.1", tokenizer_dir=tmp_path, tokenizer_info=None, adapters={}
+    )
+    passed = json.loads(config.parameters["llm_args"])["kv_cache_config"]
+    assert passed["dtype"] == "fp8"
+    assert ("event_buffer_max_size" in passed) == reports
 
 
 @pytest.mark.parametrize(

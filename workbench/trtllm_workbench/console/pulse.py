@@ -17,7 +17,7 @@ from typing import Any
 from trtllm_truss.status import Change, Event, Phase, State, Status
 
 _PREFIX = "trtllm_truss_"
-_TRITON_BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+_BLOCKS = ("nv_trt_llm_kv_cache_block_metrics", "trtllm_truss_kv_cache_blocks")
 _QUANTILES = (50, 90, 99)
 
 Buckets = Mapping[float, float]
@@ -59,13 +59,13 @@ def parse_scrape(page: str, at_s: float) -> Scrape:
     histograms: dict[str, dict[float, float]] = {}
     blocks: dict[str, float] = {}
     for name, labels, value in _samples(page):
-        if name.startswith(_PREFIX) and "le" in labels:
+        if name in _BLOCKS:
+            kind = labels.get("kv_cache_block_type", "")
+            blocks[kind] = blocks.get(kind, 0.0) + value
+        elif name.startswith(_PREFIX) and "le" in labels:
             histograms.setdefault(name, {})[float(labels["le"])] = value
         elif name.startswith(_PREFIX):
             values[name.removeprefix(_PREFIX)] = value
-        elif name == _TRITON_BLOCKS:
-            kind = labels.get("kv_cache_block_type", "")
-            blocks[kind] = blocks.get(kind, 0.0) + value
     kv_share, kv_is_reserved = _kv_share(blocks, values)
     return Scrape(
         at_s=at_s,

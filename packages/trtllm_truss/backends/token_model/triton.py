@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -121,6 +122,50 @@ class TritonSender:
             self._broken = True
         if flags:
             self._sender = None  # its end tells Triton, so it belongs under the lock
+
+
+class Gauges:
+    """Gauges on Triton's page of metrics, one for each value of a label, made at its first number.
+
+    Args:
+        name: of all of them.
+        about: their description.
+        label: the name of the label.
+        args: those of `initialize`.
+    """
+
+    def __init__(self, name: str, about: str, label: str, args: Mapping[str, str]) -> None:
+        self._name, self._about, self._label = name, about, label
+        self._others = {"model": args["model_name"], "version": args["model_version"]}
+        self._family: Any = None
+        self._gauges: dict[str, Any] = {}
+        self._is_closed = False
+
+    def set(self, values: Mapping[str, float]) -> None:
+        """Set gauges; those without a value keep theirs.
+
+        Raises:
+            pb_utils.TritonModelException: Triton has no metrics.
+        """
+        with _wire:
+            for kind, value in values.items() if not self._is_closed else ():
+                if kind not in self._gauges:
+                    self._gauges[kind] = self._new(kind)
+                self._gauges[kind].set(value)
+
+    def close(self) -> None:
+        """Remove them; later values are dropped."""
+        with _wire:
+            self._is_closed = True
+            self._gauges.clear()
+            self._family = None
+
+    def _new(self, kind: str) -> Any:
+        if self._family is None:
+            self._family = pb_utils.MetricFamily(
+                name=self._name, description=self._about, kind=pb_utils.MetricFamily.GAUGE
+            )
+        return self._family.Metric(labels={self._label: kind, **self._others})
 
 
 class _TritonLog(logging.Handler):

@@ -138,6 +138,7 @@ _MAX_BATCH_SIZE = 256
 _UNKNOWN_CONTEXT = 2048
 _BLOCK_TOKENS = 32
 _PARENT_BYTES = 10**9 // 2
+_EVENT_BUFFER = "event_buffer_max_size"
 _EVENTS = 100_000  # that of Dynamo's own worker
 _GENERATION = "generation_config.json"
 _CODE = ".py"
@@ -252,8 +253,7 @@ class CheckpointEngine(GpuEngine):
         }
         if found := [text for text, is_there in obstacles.items() if is_there]:
             raise SettingsError(f"KV events do not go with {'; '.join(found)}. {NO_EVENTS}")
-        size = cache.get("event_buffer_max_size") or _EVENTS
-        cache = {**cache, "event_buffer_max_size": size}
+        cache = {**cache, _EVENT_BUFFER: cache.get(_EVENT_BUFFER) or _EVENTS}
         return replace(self, kv_events=address, llm_args={**arguments, "kv_cache_config": cache})
 
     # Files
@@ -454,7 +454,7 @@ class CheckpointEngine(GpuEngine):
         parameters = {
             **{name: value for name, value in given.items() if name in HANDLED_KEYS},
             "tokenizer_dir": str(tokenizer_dir.resolve()),
-            "llm_args": json.dumps(self.llm_args),
+            "llm_args": json.dumps(self._read_arguments),
             "hang_timeout_s": settings.serving.hang_timeout_s,
             "vocab_size": self.checkpoint.vocab_size,
         }
@@ -463,6 +463,18 @@ class CheckpointEngine(GpuEngine):
         if self.kv_events is not None:
             parameters["kv_events"] = str(self.kv_events)
         return ModelConfig(folder, parameters, of_executor=False)
+
+    @property
+    def _read_arguments(self) -> Mapping[str, Any]:
+        """The arguments without a buffer of events that nothing reads.
+
+        Up to TensorRT-LLM 1.2 the events would fill a queue without a limit.
+        """
+        cache = self.llm_args.get("kv_cache_config")
+        if self.kv_events is not None or not cache:
+            return self.llm_args
+        read = {name: value for name, value in cache.items() if name != _EVENT_BUFFER}
+        return {**self.llm_args, "kv_cache_config": read}
 
     @property
     def extra_start_s(self) -> float:

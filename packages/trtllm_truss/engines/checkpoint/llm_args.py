@@ -110,21 +110,25 @@ def llm_args_schema() -> dict[str, Any]:
 def doubtful_arguments(values: Mapping[str, Any], version: str | None) -> Iterator[Diagnostic]:
     """Yield a warning for each argument that is probably a mistake, or unknown in a new release."""
     prefix = f"config.yaml: model_metadata.runtime.{SECTION}."
-    for row in LLM_ARGUMENTS:
-        if row.warning and values.get(row.name):
-            yield warning("llm_argument_doubtful", f"{prefix}{row.name} {row.warning}")
+    for path, value, row in _settings(values, LLM_ARGUMENTS, ""):
+        if row is not None and row.warning and value:
+            yield warning("llm_argument_doubtful", f"{prefix}{path} {row.warning}")
     if version is not None and not holds("knows_arguments", version):
-        for name in _unknown(values, LLM_ARGUMENTS, ""):
-            yield warning(
-                "llm_argument_unknown",
-                f"{prefix}{name} is not known here; TensorRT-LLM {version} decides at its start.",
-            )
+        for path, _, row in _settings(values, LLM_ARGUMENTS, ""):
+            if row is None:
+                yield warning(
+                    "llm_argument_unknown",
+                    f"{prefix}{path} is not known here; TensorRT-LLM {version} decides at its "
+                    "start.",
+                )
 
 
-def _unknown(values: Mapping[str, Any], rows: Sequence[Argument], path: str) -> Iterator[str]:
+def _settings(
+    values: Mapping[str, Any], rows: Sequence[Argument], path: str
+) -> Iterator[tuple[str, Any, Argument | None]]:
+    """Yield the path, value and row of each argument and known object's field."""
     for name, value in values.items():
         row = next((row for row in rows if row.name == name), None)
-        if row is None:
-            yield f"{path}{name}"
-        elif isinstance(value, Mapping) and (fields := row.fields or variant_fields(name, value)):
-            yield from _unknown(value, fields, f"{path}{name}.")
+        yield f"{path}{name}", value, row
+        if row and isinstance(value, Mapping) and (f := row.fields or variant_fields(name, value)):
+            yield from _settings(value, f, f"{path}{name}.")

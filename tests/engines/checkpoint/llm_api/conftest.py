@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
         folder: Path = checkpoint,
         *,
         on_death: Callable[[], None] | None = None,
+        on_blocks: Callable[[Mapping[str, float]], None] = lambda blocks: None,
         llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
         **settings: Any,
     ) -> LlmEngine:
@@ -99,7 +100,7 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
         )
         fail = functools.partial(pytest.fail, "the engine died")
         limits = read.limits(served_inputs(library.version, read.llm_args))
-        engine = LlmEngine(library, read, limits, on_death or fail)
+        engine = LlmEngine(library, read, limits, on_death or fail, on_blocks)
         if on_death is None:
             started.append(engine)
         engine._workers = WorkersBeside()

@@ -7,8 +7,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from trtllm_truss.backends.token_model.request import ModelLimits
@@ -18,7 +18,13 @@ from trtllm_truss.backends.token_model.responses import (
     RunningRequest,
     send_empty,
 )
-from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers, send_kv_events
+from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers
+from trtllm_truss.engines.checkpoint.llm_api.readings import (
+    EventLines,
+    Source,
+    cache_blocks,
+    read_until_ended,
+)
 from trtllm_truss.engines.checkpoint.llm_api.request import (
     LlmRequest,
     LlmSettings,
@@ -195,6 +201,8 @@ class LlmEngine:
 
     Args:
         on_death: ends the server; called on any thread, and must not block.
+        on_blocks: gets the numbers of the KV cache's blocks by kind, which may be none, several
+            times a second; called on a thread of its own.
     """
 
     def __init__(
@@ -203,11 +211,13 @@ class LlmEngine:
         settings: LlmSettings,
         limits: ModelLimits,
         on_death: Callable[[], None],
+        on_blocks: Callable[[Mapping[str, float]], None] = lambda blocks: None,
     ) -> None:
         self._library = library
         self._settings = settings
         self._limits = limits
         self._on_death = on_death
+        self._on_blocks = on_blocks
         self._llm: Any = None
         self._workers = Workers()
         self._tasks: dict[Generation, asyncio.Task[None]] = {}
@@ -290,13 +300,23 @@ class LlmEngine:
         self._tick()
         self._look_for_cancelled()
         threading.Thread(target=self._watch, name="llm-api-watch", daemon=True).start()
-        if (address := self._settings.kv_events) is not None:
-            threading.Thread(
-                target=send_kv_events,
-                args=(self._llm, self._loop, address, self._has_ended),
-                name="llm-api-kv-events",
-                daemon=True,
-            ).start()
+        if self._reads_statistics or self._settings.kv_events is not None:
+            threading.Thread(target=self._read, name="llm-api-readings", daemon=True).start()
+
+    @property
+    def _reads_statistics(self) -> bool:
+        return bool(self._settings.llm_args.get("enable_iter_perf_stats"))
+
+    def _read(self) -> None:
+        """Read statistics and events, which would fill queues, until the engine has ended."""
+        sources = []
+        with ExitStack() as stack:
+            if self._reads_statistics:
+                sources.append(Source("stats", lambda all_: self._on_blocks(cache_blocks(all_))))
+            if (address := self._settings.kv_events) is not None:
+                lines = stack.enter_context(closing(EventLines(address)))
+                sources.append(Source("kv_cache_events", lines.send))
+            read_until_ended(self._llm, self._loop, sources, self._has_ended)
 
     def _build(self) -> Any:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""Import of TensorRT-LLM, what the installed version has, its engine's processes and KV events.
+"""Import of TensorRT-LLM, what the installed version has, and its engine's processes.
 
 TensorRT-LLM 1.2.1 and the 1.3 pre-releases differ in keyword arguments and exceptions. Their names
 are probed; only the sampler needs the version.
@@ -6,21 +6,15 @@ are probed; only the sampler needs the version.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
-import json
 import locale
-import logging
 import os
 import signal
-import socket
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from trtllm_truss.backends.tensors import ParameterError
@@ -260,77 +254,3 @@ class Workers:
             if is_alive(pid, process.started):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-logger = logging.getLogger(__name__)
-
-_EVENTS_S = 0.05
-_EVENTS_IDLE_S = 0.4
-
-
-def send_kv_events(
-    llm: Any, loop: asyncio.AbstractEventLoop, address: Path, ended: threading.Event
-) -> None:
-    """Send the events of the KV cache to a Unix socket, one a line, until the engine has ended.
-
-    A line is a JSON object with `id`, `window`, and `stored` (the hash of the block before, and
-    pairs of a hash and token ids) or `removed` (hashes), or neither.
-
-    Args:
-        loop: the event loop on which requests begin.
-    """
-    try:
-        with socket.socket(socket.AF_UNIX) as truss:
-            truss.connect(str(address))
-            pause_s = _EVENTS_S
-            while not ended.wait(pause_s):
-                events = _take_kv_events(llm, loop)
-                if events:
-                    truss.sendall(b"".join(json.dumps(_short(e)).encode() + b"\n" for e in events))
-                pause_s = _EVENTS_S if events else min(2 * pause_s, _EVENTS_IDLE_S)
-    except OSError as error:  # the Truss is gone
-        logger.warning("KV events are no longer reported: %s", error)
-    except Exception:
-        if not ended.is_set():
-            logger.exception("KV events are no longer reported")
-
-
-def _take_kv_events(llm: Any, loop: asyncio.AbstractEventLoop) -> list[dict[str, Any]]:
-    """Return the events since the last call, at once.
-
-    Sources: ``get_kv_events`` and ``aget_kv_events`` of tensorrt_llm/executor/proxy.py. Since
-    NVIDIA/TensorRT-LLM pull request 9980 both ask the worker by a blocking call, on an
-    ``rpc_client``. Before it, events wait in a queue of the event loop, which only the second one
-    reads: the first one decodes the None that ``_SyncQueue.get`` of llmapi/utils.py returns there
-    after its limit. The queue exists from the first request on.
-    """
-    if hasattr(getattr(llm, "_executor", None), "rpc_client"):
-        events: list[dict[str, Any]] = llm.get_kv_cache_events(timeout=0)
-        return events
-    return asyncio.run_coroutine_threadsafe(_drain(llm), loop).result()
-
-
-async def _drain(llm: Any) -> list[dict[str, Any]]:
-    events = []
-    with suppress(AssertionError, IndexError, asyncio.QueueEmpty):  # no queue, or an empty one
-        async for event in llm.get_kv_cache_events_async(timeout=0):
-            events.append(event)
-    return events
-
-
-def _short(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event without what no router reads.
-
-    Source: ``KVCacheEventSerializer`` of tensorrt_llm/_utils.py, near 1.2; 1.0 lacks the window.
-    """
-    data = event["data"]
-    short: dict[str, Any] = {"id": event["event_id"], "window": event.get("window_size")}
-    if data["type"] == "stored":
-        blocks = [
-            (block["block_hash"], [token["token_id"] for token in block["tokens"]])
-            for block in data["blocks"]
-        ]
-        short["stored"] = (data["parent_hash"], blocks)
-    elif data["type"] == "removed":
-        short["removed"] = data["block_hashes"]
-    return short

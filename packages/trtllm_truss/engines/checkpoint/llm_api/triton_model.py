@@ -11,7 +11,7 @@ from typing import Any
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.responses import ResponseSender
-from trtllm_truss.backends.token_model.triton import TokenModel
+from trtllm_truss.backends.token_model.triton import Gauges, TokenModel
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
 from trtllm_truss.engines.checkpoint.llm_api.library import import_library
 from trtllm_truss.engines.checkpoint.llm_api.request import (
@@ -24,6 +24,8 @@ from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 logger = logging.getLogger(__package__)
 
 _EXIT_AFTER_S = 3.0
+_BLOCKS = "trtllm_truss_kv_cache_blocks"
+_BLOCKS_ARE = "Blocks of the engine's KV cache, and the tokens of one, in its last step."
 
 
 class TritonPythonModel(TokenModel):
@@ -50,7 +52,8 @@ class TritonPythonModel(TokenModel):
         logger.info("TensorRT-LLM %s loads %s", library.version, self._settings.model_folder.name)
         self._kill_on_death = KillParentOnDeath()
         on_death = self._kill_on_death.end_parent
-        self._engine = LlmEngine(library, self._settings, self._limits, on_death)
+        self._blocks = Gauges(_BLOCKS, _BLOCKS_ARE, "kv_cache_block_type", args)
+        self._engine = LlmEngine(library, self._settings, self._limits, on_death, self._blocks.set)
         try:
             self._engine.start()
         except BaseException:
@@ -59,6 +62,7 @@ class TritonPythonModel(TokenModel):
 
     def finalize(self) -> None:
         is_closed = self._engine.close()
+        self._blocks.close()
         self._kill_on_death.stop()
         if not is_closed:  # the library's exit handler may wait for a dead worker
             timer = threading.Timer(_EXIT_AFTER_S, os._exit, (0,))

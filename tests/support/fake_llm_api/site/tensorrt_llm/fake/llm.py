@@ -19,7 +19,7 @@ from tensorrt_llm.fake.mpi_session import new_session
 from tensorrt_llm.fake.result import (
     AsyncQueue,
     IterationResult,
-    KvEvents,
+    Readings,
     RequestOutput,
     Response,
 )
@@ -78,11 +78,17 @@ class LLM:
         self._check(inputs, params)
         return self._executor.submit(inputs, params, lora_request, streaming)
 
+    def get_stats(self, timeout=2):
+        return self._executor.get("stats", timeout)
+
+    def get_stats_async(self, timeout=2):
+        return self._executor.get_async("stats", timeout)
+
     def get_kv_cache_events(self, timeout=2):
-        return self._executor.get_kv_events(timeout)
+        return self._executor.get("kv_events", timeout)
 
     def get_kv_cache_events_async(self, timeout=2):
-        return self._executor.aget_kv_events(timeout)
+        return self._executor.get_async("kv_events", timeout)
 
     def _check_health(self):
         return self._executor.check_health()
@@ -111,7 +117,7 @@ class Proxy:
         self._fatal = None
         self._closed = False
         self._dead = threading.Event()
-        self._kv_events = None
+        self.readings = {}
         if IS_1_3:
             self.rpc_client = queue.Queue()
         self._session = new_session(args["tensor_parallel_size"] * args["pipeline_parallel_size"])
@@ -128,34 +134,38 @@ class Proxy:
             raise RuntimeError("LLM is shutting down.")
         if IS_1_3 and self._dead.is_set():
             raise EngineDeadError("the engine is dead")
-        if self._kv_events is None:
-            self._kv_events = IterationResult()
+        if not self.readings:
+            self.readings = {name: IterationResult() for name in ("stats", "kv_events")}
         request_id = next(self._ids)
         result = RequestOutput(request_id, prompt, params, lambda key: self._send("abort", key))
         self._results[request_id] = result
         self._send("add", (request_id, prompt, params, lora_request, streaming))
         return result
 
-    def get_kv_events(self, timeout):
+    def get(self, name, timeout):
         """Ask the worker, or read the queue, which belongs to an event loop here.
 
-        Source: `get_kv_events` of executor/proxy.py after pull request 9980 and before it.
+        Source: `get_stats` and `get_kv_events` of executor/proxy.py after pull request 9980 and
+        before it.
         """
         if not IS_1_3:
-            assert self._kv_events is not None, "KV Event IterationResult is not instantiated."
-            return self._kv_events.get_results()
+            return self._result(name).get_results()
         try:
-            self._send("kv_events", None)
-            return [json.loads(event) for event in self.rpc_client.get(timeout=10)]
+            self._send(name, None)
+            return [json.loads(entry) for entry in self.rpc_client.get(timeout=10)]
         except queue.Empty:  # the library swallows all errors
             return []
 
-    def aget_kv_events(self, timeout):
+    def get_async(self, name, timeout):
         if IS_1_3:
             raise NotImplementedError("it blocks the caller's event loop")
-        assert self._kv_events is not None, "KV Event IterationResult is not instantiated."
-        self._kv_events.timeout = timeout
-        return self._kv_events
+        result = self._result(name)
+        result.timeout = timeout
+        return result
+
+    def _result(self, name):
+        assert name in self.readings, "IterationResult is not instantiated."
+        return self.readings[name]
 
     def check_health(self):
         """Return True unless it shuts down; 1.3 looks at the workers and their errors too.
@@ -229,11 +239,11 @@ class Proxy:
                 break
             if isinstance(responses, Exception):
                 self._fatal = responses
-            elif isinstance(responses, KvEvents) and IS_1_3:
-                self.rpc_client.put(responses.events)
-            elif isinstance(responses, KvEvents):
-                if self._kv_events is not None:
-                    self._kv_events.events += responses.events
+            elif isinstance(responses, Readings) and IS_1_3:
+                self.rpc_client.put(responses.entries)
+            elif isinstance(responses, Readings):
+                if responses.name in self.readings:
+                    self.readings[responses.name].entries += responses.entries
             else:
                 self._deliver(responses)
         if IS_1_3:

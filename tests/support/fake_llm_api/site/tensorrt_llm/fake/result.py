@@ -77,24 +77,26 @@ class AsyncQueue:
         loop.call_soon_threadsafe(lambda: [each._event.set() for each in queues])
 
 
-class KvEvents(NamedTuple):
-    """Events of the KV cache as JSON, from the worker."""
+class Readings(NamedTuple):
+    """Statistics of steps or events of the KV cache as JSON, from the worker."""
 
-    events: list[str]
+    name: str
+    entries: list[str]
 
 
 class IterationResult:
-    """The events before pull request 9980: a queue of the loop on which requests begin.
+    """Readings before pull request 9980: a queue of the loop on which requests begin.
 
-    Source: `IterationResult` of executor/result.py, `_SyncQueue` of llmapi/utils.py, near 1.2.
+    It has no limit, and nothing but its iteration takes from it. Source: `IterationResult` of
+    executor/result.py, `_SyncQueue` of llmapi/utils.py, near 1.2.
     """
 
     def __init__(self):
-        self.events = collections.deque()
+        self.entries = collections.deque()
         self.timeout = 2
 
     def get_results(self):
-        if self.events:
+        if self.entries:
             raise TypeError("the JSON object must be str, bytes or bytearray, not NoneType")
         return []
 
@@ -104,9 +106,9 @@ class IterationResult:
     async def __anext__(self):
         if self.timeout:
             raise NotImplementedError("the caller waits on its event loop")
-        if not self.events:
+        if not self.entries:
             raise asyncio.QueueEmpty
-        return json.loads(self.events.popleft())
+        return json.loads(self.entries.popleft())
 
 
 class RequestOutput:

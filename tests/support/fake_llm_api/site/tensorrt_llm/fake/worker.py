@@ -35,13 +35,14 @@ from threading import Thread
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.otherwise import OTHERWISE
-from tensorrt_llm.fake.result import KvEvents, Response
+from tensorrt_llm.fake.result import Readings, Response
 from tensorrt_llm.fake.sampler import effective, is_cpp
 from tensorrt_llm.fake.steps import Steps
 from tensorrt_llm.fake.tuning import compute
 from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 
 _OTHERWISE_LONGEST = 1024
+_BLOCKS = 64
 _NO_LOG_PROBS = "return_log_probs not implemented for MTPSampler"
 _NO_BEAM_LOG_PROBS = "Beam search with log probabilities needs a batch of one"
 _OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
@@ -127,6 +128,7 @@ class Worker:
         self._running = {}
         self._steps = 0
         self._open = True
+        self._statistics = deque(maxlen=(args.get("max_stats_len") or 1000) if IS_1_3 else None)
         self._responses = SimpleQueue()
         self._sender = Thread(target=self._send_responses, daemon=True)
         self._sender.start()
@@ -160,18 +162,59 @@ class Worker:
             self._admit()
             if self._running:
                 self._step()
-                if not IS_1_3 and (events := self._cache.take_events()):
-                    self._wire.send(KvEvents(events))
+                if self._args.get("enable_iter_perf_stats"):
+                    self._statistics.append(json.dumps(self._statistic()))
+                for name in ("stats", "kv_events") if not IS_1_3 else ():
+                    if entries := self._take_readings(name):
+                        self._responses.put(Readings(name, entries))
 
     def _take(self, kind, value):
         if kind == "shutdown":
             self._open = False
         elif kind == "abort":
             self._abort(value)
-        elif kind == "kv_events":
-            self._wire.send(KvEvents(self._cache.take_events()))
+        elif kind in ("stats", "kv_events"):
+            self._responses.put(Readings(kind, self._take_readings(kind)))
         else:
             self._add(*value)
+
+    def _take_readings(self, name):
+        if name == "kv_events":
+            return self._cache.take_events()
+        entries = [*self._statistics]
+        self._statistics.clear()
+        return entries
+
+    def _statistic(self):
+        """Return the statistics of a step.
+
+        Source: the metrics endpoint in docs/source/commands/trtllm-serve/trtllm-serve.rst.
+        """
+        running = self._running.values()
+        tokens = [len(request.prompt) + len(request.generated) for request in running]
+        return {
+            "cpuMemUsage": 0,
+            "gpuMemUsage": 76_665_782_272,
+            "inflightBatchingStats": {
+                "avgNumDecodedTokensPerIter": 1.0,
+                "microBatchId": 0,
+                "numContextRequests": 0,
+                "numCtxTokens": 0,
+                "numGenRequests": len(tokens),
+                "numPausedRequests": 0,
+                "numScheduledRequests": len(tokens),
+            },
+            "iter": self._steps,
+            "iterLatencyMS": 5.1,
+            "kvCacheStats": self._cache.statistic(tokens),
+            "numActiveRequests": len(tokens),
+            "numCompletedRequests": 0,
+            "numNewActiveRequests": 0,
+            "numQueuedRequests": len(self._waiting),
+            "pinnedMemUsage": 0,
+            "queuedRequests": [],
+            "timestamp": "",
+        }
 
     def _add(self, request_id, prompt, params, lora_request, streaming):
         refusal = self._refusal(prompt, params, lora_request)
@@ -323,7 +366,7 @@ class BlockCache:
         buffered = config.get("event_buffer_max_size") or 0
         self._events = deque(maxlen=buffered) if buffered and self._reuses else None
         self._has_blocks = self._events is not None or self._most < 2**20
-        self._tell("created", num_blocks_per_cache_level=[64, 0])
+        self._tell("created", num_blocks_per_cache_level=[_BLOCKS, 0])
 
     def add(self, request):
         if request.params.use_beam_search:
@@ -342,6 +385,21 @@ class BlockCache:
             return 0
         longest = max((_common(prompt[:-1], other) for other in self._sequences), default=0)
         return longest if self._partly else longest // self._block * self._block
+
+    def statistic(self, tokens):
+        """Return the statistics of a cache with sequences of so many tokens."""
+        used = sum(-(-count // self._block) for count in tokens)
+        return {
+            "allocNewBlocks": used,
+            "allocTotalBlocks": used,
+            "cacheHitRate": 0.0,
+            "freeNumBlocks": _BLOCKS - used,
+            "maxNumBlocks": _BLOCKS,
+            "missedBlocks": used,
+            "reusedBlocks": 0,
+            "tokensPerBlock": self._block,
+            "usedNumBlocks": used,
+        }
 
     def take_events(self):
         events = [*self._events] if self._events else []
