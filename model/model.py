@@ -6,7 +6,7 @@ Truss reads the annotations of methods as objects, so they must not be postponed
 import gc
 import os
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ class Model:
         self._data_dir = Path(data_dir)
         self._model_cache = lazy_data_resolver
         self._status = ServiceStatus.published(os.environ)
+        # Once: a start removes secrets from the process's environment.
+        self._read_environment = cache(partial(read_environment, secrets))
         self._service: Service | None = None
         self._application: Application | None = None
         self._endpoints: Mapping[str, Endpoint] = {}
@@ -54,10 +56,11 @@ class Model:
             replace_watcher()
         self._service, defaults = start_service(
             self._config,
-            partial(read_environment, self._secrets),
+            self._read_environment,
             self._data_dir,
             self._status,
             self._before_start,
+            owns_process=not self._is_in_process(),
         )
         if self._is_in_process():
             self.predict = import_routes().InProcessPredict(self._service, defaults)  # type: ignore

@@ -44,6 +44,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.re import parse_env_headers
 from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
 from urllib3.util import Retry
 
 from trtllm_truss import __version__
@@ -413,6 +414,8 @@ class _OtlpOverHttp(SpanExporter):
             )
         self._compress = _COMPRESSIONS[compression]
         self._session = session = requests.Session()
+        # A proxy's URL with a user does not stay in the environment.
+        session.proxies = get_environ_proxies(url)
         session.mount("http://", HTTPAdapter(max_retries=_TRIES))
         session.mount("https://", HTTPAdapter(max_retries=_TRIES))
         session.headers["User-Agent"] = f"{_SERVICE}/{__version__}"

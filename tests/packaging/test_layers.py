@@ -14,6 +14,7 @@ LAYERS = [
         "errors",
         "mpi_job",
         "literals",
+        "secret_variables",
         "releases",
         "validation",
         "request_fields",

@@ -27,6 +27,7 @@ from trtllm_truss.exposition import MetricsPage
 from trtllm_truss.guard import BodyGuard, closing
 from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.local_requests import PREDICT, error_body
+from trtllm_truss.secret_variables import expose_secrets
 from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, require_declared_api_key
@@ -233,6 +234,8 @@ def start_service(
     status: ServiceStatus,
     before_start: Callable[[Serving, Environment], object] = lambda limits, environment: None,
     kv_events: Path | None = None,
+    *,
+    owns_process: bool = True,
 ) -> tuple[Service, Mapping[str, Any]]:
     """Start the service of a config.yaml; return it and its values of missing request fields.
 
@@ -242,6 +245,7 @@ def start_service(
         environment: reads secrets and variables.
         before_start: called with valid settings.
         kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
+        owns_process: remove secrets from this process's environment once all is downloaded.
 
     Raises:
         StartupError: the service cannot start.
@@ -249,6 +253,7 @@ def start_service(
     try:
         settings, defaults = load_configuration(config)
         known = environment()
+        expose_secrets(known.variables)  # to downloads, after a start that has failed
         require_declared_api_key(config, settings.serving, known)
         before_start(settings.serving, known)
         image = HostInfo.from_config(config).image
@@ -260,6 +265,7 @@ def start_service(
             status,
             is_traced=bool((config.get("runtime") or {}).get("enable_tracing_data")),
             kv_events=kv_events,
+            owns_process=owns_process,
         )
         service.start(import_routes)
     except StartupError as error:

@@ -17,7 +17,6 @@ import fcntl
 import io
 import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +31,7 @@ from pathlib import Path
 
 from trtllm_truss.mpi_job import job_variables
 from trtllm_truss.processes import process_guard
+from trtllm_truss.secret_variables import PROXIES, is_secret
 
 _NAMES = frozenset(
     {
@@ -54,10 +54,6 @@ _PREFIXES = (
     # the CPU
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TBB_", "ONEDNN_", "DNNL_", "OPENVINO_", "OV_"),
 )
-_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
-_SECRET_NAME = re.compile(r"SECRET|PASSW|CREDENTIAL|(^|_)(API|ACCESS|AUTH)?(KEY|TOKEN)(_|$)", re.I)
-_USER_IN_URL = re.compile(r"://[^/@\s]+@")  # a proxy's user alone may be a token
-_USER = re.compile(r"[^/@\s]+@")
 
 
 def child_environment(
@@ -74,19 +70,13 @@ def child_environment(
         name: value
         for name, value in variables.items()
         if name in passed
-        or (_is_known(name, online=online) and not _is_secret(name, value) and name not in of_job)
+        or (_is_known(name, online=online) and not is_secret(name, value) and name not in of_job)
     }
 
 
 def _is_known(name: str, *, online: bool) -> bool:
     known = name in _NAMES or name.startswith(_PREFIXES)
-    return known or (online and name.lower() in _PROXIES)
-
-
-def _is_secret(name: str, value: str) -> bool:
-    is_proxy = name.lower() in _PROXIES  # whose URL may lack its scheme
-    has_user = _USER_IN_URL.search(value) or (is_proxy and _USER.match(value))
-    return bool(_SECRET_NAME.search(name) or has_user)
+    return known or (online and name.lower() in PROXIES)
 
 
 logger = logging.getLogger(__name__)

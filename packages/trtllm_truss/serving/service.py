@@ -24,6 +24,7 @@ from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
 from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.preparation import (
     PreparedEngine,
@@ -102,6 +103,7 @@ class Service:
         image: `base_image.image` of config.yaml.
         is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
         kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
+        owns_process: see `start_service`.
 
     Attributes:
         metrics: metrics over all starts.
@@ -118,7 +120,9 @@ class Service:
         *,
         is_traced: bool = False,
         kv_events: Path | None = None,
+        owns_process: bool = False,
     ) -> None:
+        self._owns_process = owns_process
         self._status = status or ServiceStatus()
         self._settings, self._group = resolve_group(settings, environment)
         self._rank = read_rank(environment.variables)
@@ -250,6 +254,8 @@ class Service:
             run_folder = self._resources.enter_context(temporary_folder())
             repository = prepared.render(self._data_dir, run_folder / "repository")
             details.append(str(repository))
+        if self._owns_process:
+            hide_secrets()  # before there is a template of a stranger
         thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
         loading = thread.submit(
             self._load_tokenizer, resolved.tokenizer_folder, log.phase("tokenizer")

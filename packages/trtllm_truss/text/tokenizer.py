@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -36,6 +37,9 @@ _TAIL_MARGIN_TOKENS = 64
 
 _GIVEN_UP = "Onig: Regex search error"
 """In the panic of `tokenizers` at Oniguruma's limits (onig 6.5, `lib.rs`)."""
+
+_BACKTRACES = ("RUST_BACKTRACE", "RUST_LIB_BACKTRACE")
+"""Variables with which each refused text on which the library panics would log 90 lines."""
 
 _CUT_TOKENS = 8
 """Tokens that a cut can add to a text."""
@@ -355,6 +359,8 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokeni
     Raises:
         ArtifactError: no usable tokenizer was found; the message names the file and the remedy.
     """
+    for name in _BACKTRACES:
+        os.environ.pop(name, None)
     try:
         with panics_as_errors():
             return _load(path, trust_remote_code)
