@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.serving.preparation import write_tokenizer_info
+from trtllm_truss.text import tokenizer_files
 from trtllm_truss.text.text_stream import LibraryPanic
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.text.tokenizer_files import growth
+from trtllm_truss.text.tokenizer_files import MAX_ADDED_TOKENS, growth
 
 
 @pytest.fixture
@@ -310,6 +314,73 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, files: tuple[st
 def change(folder: Path, **parts: Any) -> None:
     file = folder / "tokenizer.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **parts}))
+
+
+def _added(count: int) -> list[dict[str, Any]]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return [{"id": 1000 + n, "content": f"<|x{n}|>", **flags} for n in range(count)]
+
+
+def test_too_many_added_tokens_are_refused_before_they_are_loaded(folder: Path) -> None:
+    # 131,000 of them take the library half a minute.
+    change(folder, added_tokens=_added(2 * MAX_ADDED_TOKENS + 1))
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json has more than 65,536 added tokens"):
+        load_tokenizer(folder)
+
+
+def test_one_added_token_too_many_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(folder, added_tokens=_added(10))
+    size = len(load_tokenizer(folder)._backend.get_added_tokens_decoder())
+    monkeypatch.setattr(tokenizer_files, "MAX_ADDED_TOKENS", size)
+    load_tokenizer(folder)
+    monkeypatch.setattr(tokenizer_files, "MAX_ADDED_TOKENS", size - 1)
+    with pytest.raises(ArtifactError, match=rf"has {size} added tokens; at most {size - 1} are"):
+        load_tokenizer(folder)
+
+
+def test_tokens_that_only_the_configuration_lists_are_added_at_once(folder: Path) -> None:
+    size = load_tokenizer(folder).vocab_size
+    declared = {str(size + n): {"content": f"<|x{n}|>"} for n in range(MAX_ADDED_TOKENS // 16)}
+    write(folder, "tokenizer_config.json", {"added_tokens_decoder": declared})
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.vocab_size == size + len(declared)
+    assert tokenizer.encode("<|x7|>", False) == [size + 7]
+    many = {str(n): {"content": f"<|x{n}|>"} for n in range(MAX_ADDED_TOKENS + 1)}
+    write(folder, "tokenizer_config.json", {"added_tokens_decoder": many})
+    with pytest.raises(ArtifactError, match=r"added_tokens_decoder .* at most 65536 items"):
+        load_tokenizer(folder)
+
+
+def test_a_post_processor_that_adds_much_is_refused(folder: Path) -> None:
+    many = [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 65
+    change(
+        folder,
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": [*many, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+    )
+    with pytest.raises(ArtifactError, match=r"adds 65 tokens to each prompt; at most 64 are"):
+        load_tokenizer(folder)
+
+
+def test_a_panic_logs_no_backtrace(folder: Path) -> None:
+    change(folder, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
+    program = (
+        "import pathlib, sys\nfrom trtllm_truss.text.tokenizer import load_tokenizer\n"
+        "try: load_tokenizer(pathlib.Path(sys.argv[1]))\nexcept Exception: pass"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, folder],
+        env={**os.environ, "RUST_BACKTRACE": "full"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "panicked" in ended.stderr
+    assert "stack backtrace" not in ended.stderr
 
 
 def test_a_panic_while_loading_is_one_sentence(folder: Path) -> None:

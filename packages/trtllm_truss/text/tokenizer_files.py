@@ -176,6 +176,9 @@ def _byte_level_bpe(metadata: dict[str, Any], rules: _PreTokenizer) -> Tokenizer
     types: list[int] = metadata["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    added = types.count(_CONTROL) + types.count(_USER_DEFINED)
+    if added > MAX_ADDED_TOKENS:
+        raise ValueError(f"{added:,} added tokens; at most {MAX_ADDED_TOKENS:,} are allowed")
     try:
         model = models.BPE(vocabulary, merges, ignore_merges=rules.whole_words)
     except Exception as error:  # the library raises nothing more precise
@@ -204,6 +207,10 @@ ROLES = (
 """Special tokens with a name, which chat templates use."""
 
 MAX_TOKEN_CHARACTERS = 4096
+MAX_ADDED_TOKENS = 65_536
+"""Seconds of a start. Those of current models have up to 6,500."""
+MAX_AROUND_TOKENS = 64
+"""Special tokens that a tokenizer adds to each prompt."""
 MAX_END_IDS = 64
 """Ids that end a text; each request sends all of them to the engine."""
 
@@ -255,10 +262,12 @@ class TokenizerConfig(JsonObject):
     pad_token: _Token = None
     cls_token: _Token = None
     mask_token: _Token = None
-    additional_special_tokens: Annotated[list[_Token], BeforeValidator(as_list)] = Field(
-        default_factory=list
+    additional_special_tokens: Annotated[
+        list[_Token], Field(max_length=MAX_ADDED_TOKENS), BeforeValidator(as_list)
+    ] = Field(default_factory=list)
+    added_tokens_decoder: Annotated[dict[_Id, _AddedToken], Field(max_length=MAX_ADDED_TOKENS)] = (
+        Field(default_factory=dict)
     )
-    added_tokens_decoder: dict[_Id, _AddedToken] = Field(default_factory=dict)
     chat_template: Annotated[list[_Template], BeforeValidator(named_templates)] = Field(
         default_factory=list
     )
@@ -419,9 +428,28 @@ def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
     )
 
 
+_MAX_FILE_BYTES = 1 << 28
+_MAX_OBJECTS = 2 * MAX_ADDED_TOKENS
+"""Objects in a tokenizer.json: one for each added token, and braces within its tokens."""
+
+
 def _read_backend(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(path))
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= _MAX_FILE_BYTES else b""
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error}); download it again.") from error
+    if size > _MAX_FILE_BYTES:
+        raise ArtifactError(
+            f"{path} has {size:,} bytes; at most {_MAX_FILE_BYTES:,} are allowed. {_REMEDY}"
+        )
+    if content.count(b"{") > _MAX_OBJECTS:  # before the library takes minutes for them
+        raise ArtifactError(
+            f"{path} has more than {MAX_ADDED_TOKENS:,} added tokens, the most that are allowed. "
+            f"{_REMEDY}"
+        )
+    try:
+        return Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises nothing more precise
         raise ArtifactError(
             f"{path} cannot be read as a tokenizer ({error}); download it again, or save it anew "
@@ -449,7 +477,19 @@ def _check_vocabulary(folder: Path, backend: Tokenizer) -> None:
                 f"most {MAX_GROWTH} are allowed. Correct tokenizer.json, or name another "
                 "tokenizer_repository."
             )
-    for token_id, token in backend.get_added_tokens_decoder().items():
+    around = backend.num_special_tokens_to_add(False)
+    if around > MAX_AROUND_TOKENS:
+        raise ArtifactError(
+            f"the post_processor of the tokenizer in {folder} adds {around:,} tokens to each "
+            f"prompt; at most {MAX_AROUND_TOKENS} are allowed. {_REMEDY}"
+        )
+    added = backend.get_added_tokens_decoder()
+    if len(added) > MAX_ADDED_TOKENS:
+        raise ArtifactError(
+            f"the tokenizer in {folder} has {len(added):,} added tokens; at most "
+            f"{MAX_ADDED_TOKENS:,} are allowed. {_REMEDY}"
+        )
+    for token_id, token in added.items():
         if len(token.content) > MAX_TOKEN_CHARACTERS:
             raise ArtifactError(
                 f"the tokenizer in {folder} has the added token {shown(token.content)} (id "
@@ -517,10 +557,15 @@ def _complete_vocabulary(backend: Tokenizer, declared: Mapping[str, Any]) -> lis
     Returns:
         The contents of all declared tokens that are special.
     """
+    next_id, missing = backend.get_vocab_size(), dict[str, AddedToken]()
     for token_id, token in sorted((int(key), token) for key, token in declared.items()):
-        if backend.token_to_id(token["content"]) is None and token_id == backend.get_vocab_size():
-            flags = {key: token[key] for key in _FLAGS if token.get(key) is not None}
-            backend.add_tokens([AddedToken(token["content"], **flags)])
+        content = token["content"]
+        if token_id != next_id or content in missing or backend.token_to_id(content) is not None:
+            continue
+        flags = {key: token[key] for key in _FLAGS if token.get(key) is not None}
+        missing[content] = AddedToken(content, **flags)
+        next_id += 1
+    backend.add_tokens([*missing.values()])
     return [token["content"] for token in declared.values() if token.get("special")]
 
 
