@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_truss.connections import limit_connections_of_truss
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.guard import guard_application, replace_watcher
@@ -105,6 +106,7 @@ class Model:
         if not self._is_in_process():
             self._application = Application(self._config, limits, environment.api_key)
             guard_application(self._application.before)
+            limit_connections_of_truss()
         self._wait_for_model_cache()
 
     def _wait_for_model_cache(self) -> None:

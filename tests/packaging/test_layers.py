@@ -24,7 +24,7 @@ LAYERS = [
     ),
     *("settings", "guard", "local_requests"),
     *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
-    *("processes", "guides", "machine"),
+    *("processes", "connections", "guides", "machine"),
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("exposition", "guides.validator", "hosts", "conversation", "text", "tool_calls"),
     "builder",

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.serving import supervisor as supervisor_module
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import Change, ServiceStatus
@@ -76,6 +77,13 @@ def no_file(*_: object) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
+def no_file_for_triton(*_: object) -> None:
+    try:
+        no_file()
+    except OSError as error:
+        raise TritonError(f"Triton could not be started: {error}.") from error
+
+
 class FailingRun(Run):
     """A run with one failing method."""
 
@@ -84,28 +92,26 @@ class FailingRun(Run):
         setattr(self, method, error)
 
 
-@pytest.mark.parametrize("error", [no_thread, no_file])
 @pytest.mark.parametrize("where", ["new_run", "start", "wait_until_ready", "on_exit", "warm_up"])
 def test_any_error_of_a_restart_counts_as_one_failed_start(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     where: str,
-    error: Callable[..., None],
 ) -> None:
     first, last = Run(ready=True), Run(ready=True)
-    runs = [first, Run(ready=True) if where == "warm_up" else FailingRun(where, error), last]
+    runs = [first, Run(ready=True) if where == "warm_up" else FailingRun(where, no_thread), last]
     failed = runs[1]
     back = threading.Event()
 
     def new_run() -> object:
         made.append(runs[len(made)])
         if where == "new_run" and len(made) == 2:
-            error()
+            no_thread()
         return made[-1]
 
     def warm_up(*_: object) -> None:
         if where == "warm_up" and len(made) == 2:
-            error()
+            no_thread()
         if len(made) == 3:
             back.set()
 
@@ -127,7 +133,36 @@ def test_any_error_of_a_restart_counts_as_one_failed_start(
     assert where == "new_run" or failed.state is State.STOPPED
     assert last.state is State.STOPPED
     (line,) = [r.getMessage() for r in caplog.records if "restart failed" in r.getMessage()]
-    assert line.split(": ")[1] == ("RuntimeError" if error is no_thread else "OSError")
+    assert line.split(": ")[1] == "RuntimeError"
+
+
+@pytest.mark.parametrize("error", [no_file, no_file_for_triton])
+def test_a_lack_of_descriptors_is_no_failed_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Callable[..., None]
+) -> None:
+    """Callers hold them for a while; the limit of restarts is for an engine that cannot run."""
+    monkeypatch.setattr(supervisor_module, "_FILES_WAIT_S", 0)
+    monkeypatch.setattr(WARM_UP, lambda *_: None)
+    first, last = Run(ready=True), Run(ready=True)
+    runs = [first, *(FailingRun("start", error) for _ in range(10)), last]
+    made: list[Run] = []
+
+    def new_run() -> object:
+        made.append(runs[len(made)])
+        return made[-1]
+
+    status = ServiceStatus()
+    supervisor = supervisor_of(new_run, Serving(restart_limit=1), status=status)
+    supervisor.start()
+    first.state = State.DEAD
+    assert settles(lambda: supervisor.is_healthy and len(made) == len(runs))
+    supervisor.stop()
+    assert last.state is State.STOPPED
+    assert status.current.restarts == 1
+    assert not [r for r in caplog.records if "restart failed" in r.getMessage()]
+    waits = [r for r in caplog.records if "waits for descriptors" in r.getMessage()]
+    assert len(waits) == 1, "once a minute"
+    assert "Too many open files" in waits[0].getMessage()
 
 
 @pytest.mark.parametrize("where", ["new_run", "on_restart", "cause"])

@@ -17,6 +17,7 @@ from trtllm_truss.cli.common import echo, unwinding
 from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.literals import one_line
 from trtllm_truss.mpi_job import read_rank
+from trtllm_truss.processes.limits import limit_core_dumps
 
 USAGE_STATUS = 2
 
@@ -51,6 +52,7 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
     would not start; 130 an end by Ctrl-C. SIGTERM ends the process with 143.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    limit_core_dumps()
     try:
         with unwinding():
             options, unknown = _parser(packages, words).parse_known_args(words)

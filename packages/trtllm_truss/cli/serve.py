@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from trtllm_truss.cli.common import add_truss_options, port
 from trtllm_truss.configuration import read_config
+from trtllm_truss.connections import limit_connections
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.local_requests import LocalGuard, addresses
@@ -214,11 +215,13 @@ class _Server(uvicorn.Server):
 
 def _protocol() -> Any:
     """Return the parser of HTTP/1.1: httptools takes a fifth of h11's time."""
+    protocol: Any
     try:
-        from trtllm_truss.cli.http_connection import Connection
+        from trtllm_truss.cli.http_connection import Connection as protocol
     except ImportError:
-        return "h11"
-    return Connection
+        from uvicorn.protocols.http.h11_impl import H11Protocol as protocol
+    limit_connections(protocol)
+    return protocol
 
 
 def _listen(host: str, port: int, stack: contextlib.ExitStack) -> list[socket.socket]:

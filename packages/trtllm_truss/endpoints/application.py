@@ -27,6 +27,7 @@ from trtllm_truss.exposition import MetricsPage
 from trtllm_truss.guard import BodyGuard, closing
 from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.local_requests import PREDICT, error_body
+from trtllm_truss.processes.limits import limit_core_dumps
 from trtllm_truss.secret_variables import expose_secrets
 from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.serving.service import Service
@@ -252,6 +253,7 @@ def start_service(
     """
     try:
         settings, defaults = load_configuration(config)
+        limit_core_dumps(allowed=settings.serving.core_dumps)
         known = environment()
         expose_secrets(known.variables)  # to downloads, after a start that has failed
         require_declared_api_key(config, settings.serving, known)

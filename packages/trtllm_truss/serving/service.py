@@ -7,7 +7,6 @@ import gc
 import itertools
 import logging
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
 from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.preparation import (
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
-
-_OPEN_FILES = 65_536  # more make programs slow that close all they might have
 
 
 class StartupLog:
@@ -233,7 +231,7 @@ class Service:
             self._stop()
 
     def _start(self, meanwhile: Callable[[], object]) -> None:
-        _raise_file_limit()
+        raise_file_limit()
         sweep()
         lead = self._prepare_lead()
         log = StartupLog(5 if lead else 4, self._status)
@@ -449,14 +447,6 @@ def _open_tracing(environment: Environment) -> Tracing | None:
 def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> None:
     if loading.exception() is not None:
         supervisor.stop()
-
-
-def _raise_file_limit() -> None:
-    """Raise the limit of open files, one per connection; Triton inherits it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft not in (resource.RLIM_INFINITY, wanted):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _import_request_path(then: Callable[[], object]) -> None:

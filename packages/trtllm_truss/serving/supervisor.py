@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.processes.limits import is_out_of_files
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.client.failures import unavailable
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
 _PATIENCE_S = 10.0
+_FILES_WAIT_S = 1.0
+_QUIET_S = 60.0
 
 
 class Supervisor:
@@ -78,6 +81,7 @@ class Supervisor:
         self._run_ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._restarts = 0
+        self._told_of_files_s: float | None = None
         self._leader = leader
         if leader is not None:
             leader.on_loss = self._host_was_lost
@@ -205,6 +209,21 @@ class Supervisor:
             "(serving.hang_timeout_s)."
         )
 
+    def _start_with_files(self) -> None:
+        """Start a run once there are descriptors: callers took them, and give them back."""
+        while True:
+            try:
+                self._start_run()
+                return
+            except Exception as error:
+                if self._stopping.is_set() or not is_out_of_files(error):
+                    raise
+                now_s = time.monotonic()
+                if self._told_of_files_s is None or now_s >= self._told_of_files_s + _QUIET_S:
+                    self._told_of_files_s = now_s
+                    logger.warning("the restart waits for descriptors (ulimit -n): %s", error)
+            self._stopping.wait(_FILES_WAIT_S)
+
     def _restart(self) -> bool:
         """Restart within the limit; return False when giving up or stopping."""
         if self._heartbeat.answered > self._answered_before:
@@ -220,11 +239,11 @@ class Supervisor:
             logger.warning("restart %d of %d", self._restarts, self._limits.restart_limit)
             try:
                 self._on_restart()
-                self._start_run()
+                self._start_with_files()
             except TritonError as error:
                 self._status.restart_failed(error.message)
                 logger.error("restart failed: %s", error.message)
-            except Exception as error:  # no thread, no file, a bug: one more failed start
+            except Exception as error:  # no thread, a bug: one more failed start
                 self._status.restart_failed(f"{type(error).__name__}: {error}")
                 logger.exception("restart failed: %s: %s", type(error).__name__, error)
             else:

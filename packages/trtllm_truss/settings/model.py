@@ -277,6 +277,11 @@ class Serving(Strict):
         description="Ask for the secret `server_api_key` on `/metrics` too, which is open to "
         "scrapers by default.",
     )
+    core_dumps: bool = Field(
+        False,
+        description="Let the kernel write core dumps of the server, its commands and Triton, for "
+        "debugging, as far as the hard limit allows (`ulimit -Hc`). They hold secrets and prompts.",
+    )
     guide_compile_limit_s: float = Field(
         4,
         gt=0,
