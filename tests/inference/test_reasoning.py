@@ -36,7 +36,7 @@ from trtllm_truss.requests import (
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.text.tokenizer_files import TokenizerParts
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS
 from trtllm_truss.triton.client.tensors import EngineRequest
 
 THINK = REASONING_FORMATS["qwen3"]

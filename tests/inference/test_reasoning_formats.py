@@ -22,8 +22,8 @@ from trtllm_truss.requests import FinishReason, GenerationRequest, Guide
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS
 from trtllm_truss.tool_calls.tool_format import write_call
 from trtllm_truss.triton.client.tensors import EngineRequest
 
@@ -161,5 +161,5 @@ def test_the_reasoning_is_read_where_its_parser_reads_it(family: str) -> None:
         reasoning = until if head is None else before + head
         assert begun
         assert reasoning.endswith(words.ends)
-        rest = text[len(reasoning) :].lstrip()
-        assert [part for part in read if isinstance(part, str)] == ([rest] if rest else [])
+        rest = parts(parse([words.ends[0], text[len(reasoning) :]], None, family))
+        assert [part for part in read if isinstance(part, str)] == rest

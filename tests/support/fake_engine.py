@@ -65,7 +65,7 @@ class FakeEngine:
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
         self._script = script
-        self._tokenizer = tokenizer
+        self._tokenizer = self.tokenizer = tokenizer
         self._cached = cached
         self.limits = limits or Serving(chunk_interval_ms=0)
         self.admission = Admission(places, None, self.limits)
@@ -136,7 +136,7 @@ class _FakeAnswer:
         self, steps: Sequence[Step], tokenizer: TextTokenizer, top: int, cached: int | None
     ) -> None:
         self._steps = list(steps)
-        self._tokenizer = tokenizer
+        self._tokenizer = self.tokenizer = tokenizer
         self._generated = 0
         self._top = top
         self._cached = cached

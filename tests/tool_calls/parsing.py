@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.tool_calls.outputs.notation import TOOLS, Call, Case, Cut, Think
 
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 from trtllm_truss.tool_calls.events import (
     ArgumentsDelta,
     CallEnded,
@@ -18,7 +19,7 @@ from trtllm_truss.tool_calls.events import (
     ReasoningDelta,
     Tool,
 )
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
+from trtllm_truss.tool_calls.parser import OutputParser
 
 FORMATS = sorted(
     path.stem

@@ -7,33 +7,23 @@ import pytest
 from tests.tool_calls.outputs.notation import TOOLS, Call
 from tests.tool_calls.parsing import FORMATS, parse, parts
 
+from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.parser import TOOL_FORMATS
-from trtllm_truss.tool_calls.tool_format import call_schema
+from trtllm_truss.tool_calls.tool_format import call_schema, write_call
 
-WITHOUT_JSON = {"pythonic", "qwen3_coder"}
+WITHOUT_JSON = {"pythonic", "deepseek_v32", "minimax_m2", "minimax_m3", "gemma4", "olmo3"}
 WEATHER = [TOOLS[0]]
 ARGUMENTS = {"city": "Oslo", "days": 2}
-
-
-def written(schema: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """A value that fits a guide for `WEATHER`."""
-    if schema["type"] == "array":
-        return [written(schema["items"], arguments)]
-    keys = schema.get("required", [])
-    if keys[:1] == ["name"]:
-        return {"name": schema["properties"]["name"]["const"], keys[1]: arguments}
-    assert schema == WEATHER[0].parameters
-    return arguments
 
 
 @pytest.mark.parametrize("name", sorted(set(TOOL_FORMATS) - WITHOUT_JSON))
 def test_what_a_guide_forces_is_read_as_a_call(name: str) -> None:
     [guide] = TOOL_FORMATS[name].guides(WEATHER, parallel=False)
-    body = json.dumps(written(guide.schema, ARGUMENTS))
-    for suffix in ("", guide.suffix):
-        found = parts(parse([guide.prefix, body + suffix], name))
-        assert found == [Call("get_weather", ARGUMENTS)]
+    written = write_call(guide, "get_weather", json.dumps(ARGUMENTS))
+    json.loads(written[len(guide.prefix) : len(written) - len(guide.suffix)])
+    for output in (written, written.removesuffix(guide.suffix)):
+        for pieces in ([output], [guide.prefix, output.removeprefix(guide.prefix)], [*output]):
+            assert parts(parse(pieces, name)) == [Call("get_weather", ARGUMENTS)]
 
 
 @pytest.mark.parametrize("name", sorted(set(TOOL_FORMATS) - WITHOUT_JSON))
@@ -50,7 +40,7 @@ def test_formats_without_json_have_no_guide(name: str) -> None:
 
 
 def test_the_schema_of_a_call() -> None:
-    assert call_schema([*WEATHER, Tool("get_time", {})], arguments_key="parameters") == {
+    assert call_schema([*WEATHER, Tool("get_time", {})], keys=("name", "parameters")) == {
         "anyOf": [
             {
                 "type": "object",

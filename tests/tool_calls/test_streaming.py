@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.tool_calls.outputs.notation import TOOLS
 
+from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 from trtllm_truss.tool_calls.events import ArgumentsDelta, CallEnded, CallStarted, Event, ParsedText
-from trtllm_truss.tool_calls.parser import TOOL_FORMATS, OutputParser
+from trtllm_truss.tool_calls.parser import OutputParser
 
 Steps = list[tuple[str, list[Event]]]
 STEPS: dict[str, Steps] = {

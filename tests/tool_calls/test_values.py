@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtllm_truss.tool_calls.events import Malformed, Source, run
+from trtllm_truss.tool_calls.source import Malformed, Source, run
 from trtllm_truss.tool_calls.values import (
     MAX_ATOM,
     MAX_DEPTH,

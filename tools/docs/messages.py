@@ -78,7 +78,7 @@ The settings of Claude Code are in [clients.md](clients.md#claude-code); `make c
 _TOOLS = """\
 ## Tools, thinking and structured output
 
-The formats of calls and reasoning are recognized in the model's chat template, or named by
+The formats of calls and reasoning are found by asking the model's chat template, or named by
 `serving.tool_parser` and `serving.reasoning_parser` ([settings](settings.md)). Calls, forced calls
 and templates without tools work as in [OpenAI's API](openai.md#tools-and-reasoning).
 

@@ -115,13 +115,28 @@ Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 _TOOLS = """\
 ## Tools and reasoning
 
-The formats of calls and reasoning are recognized in the model's chat template, or named by
-`serving.tool_parser` and `serving.reasoning_parser` ([settings](settings.md)).
+The formats of calls and reasoning are found by asking the model's chat template, or named by
+`serving.tool_parser` and `serving.reasoning_parser` ([settings](settings.md)). The template renders
+a call, and the format that reads it is the model's; one that is in no table is made of the text
+around the call. The log of a start and `check` say what was found. If a template shows functions
+but no format of calls that is known, both warn, `tool_choice: auto` leaves calls in the content,
+and the first such request is logged; forced calls work.
 
 - `auto` reads the calls that the model writes; they become `tool_calls` as soon as they are
-  certain. Calls of other functions, broken calls and calls that were cut off stay text. In a
-  stream, a call is announced when its arguments begin; if `max_tokens` cuts it, `finish_reason` is
-  `length`.
+  certain. Calls of other functions, and calls that are broken or cut off before their arguments,
+  stay text. In a stream, a call is announced when its arguments begin; if `max_tokens` cuts it,
+  `finish_reason` is `length`.
+- Models make mistakes, and calls are read in spite of them: missing and surplus brackets, closing
+  words that lack, nothing or `null` for arguments, text between tags. Where arguments turn out not
+  to be JSON, the rest of the call is added to them as it was written, for the caller to see.
+- Markers of calls, such as `<tool_call>`, never reach the content, not even in an answer about
+  them. Neither does a word that ends reasoning, such as `</think>`, unless a word that begins it
+  precedes or it is in quotes.
+- Whole calls at the end of reasoning that is never closed are calls: models forget to close it. All
+  other calls in reasoning are part of it. Without a word that begins it, text before `</think>` is
+  content: it was sent before that could be known.
+- A call in a code fence is text, as Qwen2.5-Coder writes some: what a model shows must not be
+  executed.
 - `required` and a named function are enforced by guided decoding for every model: the prompt ends
   in the beginning of a call, and its JSON follows the schema in `parameters`. With `required`, a
   format that writes the name outside of the JSON is replaced by plain JSON. TensorRT-LLM engines

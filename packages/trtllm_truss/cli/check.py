@@ -22,6 +22,7 @@ from trtllm_truss.cli.truss_verdict import TrussVerdict
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import (
     check_compatibility,
@@ -43,9 +44,13 @@ from trtllm_truss.serving.preparation import (
     host_info,
     open_engine,
     open_tokenizer,
+    own_tokenizer_paths,
 )
 from trtllm_truss.settings.loading import Environment, known_nodes, read_environment
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_truss.tool_calls.detection import UNKNOWN_CALLS, describe_formats
+from trtllm_truss.tool_calls.parser import choose_formats
 
 WRONG_SETTINGS_STATUS = 2
 WOULD_NOT_START_STATUS = 3
@@ -137,6 +142,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         facts += _engine_facts(engine)
         if engine.uses_gpus and not machine.gpus.devices:
             findings.append(_NO_GPU)
+        facts += _describe_formats(settings, environment, findings)
         findings += check_compatibility(settings, engine, host)
         findings += check_machine(machine.cuda, machine.limits, engine.gpu_count)
         capacity = cache_capacity(settings, engine, host)
@@ -185,6 +191,43 @@ def _describe(
         described = inspect_engine(repository.source.fetch(repository.engine_paths(engine)))
         return with_settings(described, settings)
     return engine
+
+
+def _describe_formats(
+    settings: Settings, environment: Environment, findings: list[Diagnostic]
+) -> list[str]:
+    """Describe the formats of calls and reasoning, found by the chat template.
+
+    Downloads the tokenizer, except for one inside a GGUF file. Says nothing of one that cannot be
+    loaded without its authors' code.
+
+    Adds to `findings`.
+    """
+    try:
+        folder = _tokenizer_folder(settings, environment)
+        tokenizer = None if folder is None else load_tokenizer(folder)
+    except ArtifactError:
+        return []
+    if tokenizer is None:
+        return []
+    limits = settings.serving
+    chosen = choose_formats(
+        limits.tool_parser, limits.reasoning_parser, tokenizer.templates, tokenizer.added_tokens
+    )
+    if chosen[0] is None and limits.tool_parser == "auto":
+        findings.append(warning("unknown_calls", UNKNOWN_CALLS))
+    return [f"chat: {describe_formats(*chosen)}"]
+
+
+def _tokenizer_folder(settings: Settings, environment: Environment) -> Path | None:
+    if tokenizer := open_tokenizer(settings, environment):
+        return tokenizer.fetch()
+    repository = open_engine(settings, environment)
+    paths = own_tokenizer_paths(settings, repository)
+    is_download = is_remote(settings.engine_repository or "")
+    if is_download and any(path.endswith(GGUF_SUFFIX) for path in paths):
+        return None
+    return repository.source.fetch(paths)
 
 
 def _engine_facts(engine: Engine) -> list[str]:

@@ -7,6 +7,7 @@ loop, so its requests run in a loop on a separate thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -39,7 +40,10 @@ from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import AnswerItem, TextDelta
 from trtllm_truss.serving.service import Service
+from trtllm_truss.tool_calls.detection import UNKNOWN_CALLS, describe_formats
 from trtllm_truss.tool_calls.parser import choose_formats
+
+logger = logging.getLogger(__name__)
 
 ANTHROPIC_ID_HEADERS = (REQUEST_ID_HEADER, "Request-Id")
 """Anthropic's client reads the second one."""
@@ -101,9 +105,15 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
 
 
 def _formats(service: Service) -> ModelFormats:
-    limits, template = service.limits, service.chat_template
-    chosen = choose_formats(limits.tool_parser, limits.reasoning_parser, template)
-    return ModelFormats(*chosen, template)
+    limits, tokenizer = service.limits, service.tokenizer
+    chosen = choose_formats(
+        limits.tool_parser, limits.reasoning_parser, tokenizer.templates, tokenizer.added_tokens
+    )
+    is_unknown = chosen[0] is None and limits.tool_parser == "auto"
+    logger.info("%s", describe_formats(*chosen))
+    if is_unknown:
+        logger.warning("%s", UNKNOWN_CALLS)
+    return ModelFormats(*chosen, service.chat_template, warns=is_unknown)
 
 
 def is_lmi(body: Mapping[str, Any]) -> bool:

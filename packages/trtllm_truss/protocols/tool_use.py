@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -37,16 +38,15 @@ from trtllm_truss.protocols.fields import (
     schema_text,
 )
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
+from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.parser import (
-    TOOL_FORMATS,
-    OutputParser,
-    ReasoningFormat,
-)
+from trtllm_truss.tool_calls.parser import OutputParser
+from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat, write_call
 from trtllm_truss.validation import Strict, shown
 
 Turn = dict[str, Any]
+logger = logging.getLogger(__name__)
 NewParser = Callable[[], OutputParser]
 
 _NEUTRAL = TOOL_FORMATS["json"]
@@ -97,11 +97,13 @@ class ModelFormats:
         tools: the format of calls; None leaves calls in the text.
         reasoning: the format of reasoning; None leaves it in the text.
         template: the source of the chat template.
+        warns: log the first request whose calls stay in the text.
     """
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
     template: str = "tools tool_calls"
+    warns: bool = False
 
     def apply(
         self, request: GenerationRequest, use: ToolUse
@@ -131,6 +133,8 @@ class ModelFormats:
         request = replace(
             request, messages=messages, chat=chat, shown_special_tokens=frozenset(shown)
         )
+        if use.offered and tools is None and self.warns:
+            _warn_of_text()
         if tools is None and reasoning is None:
             return request, None
         return request, partial(OutputParser, tools, reasoning, use.offered, parallel=use.parallel)
@@ -221,6 +225,15 @@ class ModelFormats:
         guides: list[CallGuide] = form.guides([Tool(name, {})], parallel=True)
         guide = (guides or _NEUTRAL.guides([Tool(name, {})], parallel=True))[0]
         return write_call(guide, name, arguments)
+
+
+@cache
+def _warn_of_text() -> None:
+    logger.warning(
+        "a request offers functions with tool_choice auto; the model's calls stay in the text of "
+        "its answer, because their format is unknown. Name it in serving.tool_parser. Further "
+        "requests of this kind are not logged."
+    )
 
 
 NO_FORMATS = ModelFormats()

@@ -179,6 +179,15 @@ class Service:
         return self.path.recommended
 
     @property
+    def tokenizer(self) -> TextTokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            EngineUnavailable: the engine was not started.
+        """
+        return self.path.tokenizer
+
+    @property
     def chat_template(self) -> str:
         """The source of the model's chat template; empty without one.
 

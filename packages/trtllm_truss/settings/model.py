@@ -103,19 +103,49 @@ def _texts(values: Any) -> tuple[str, ...]:
 ToolParser = Literal[
     "hermes",
     "qwen3_coder",
-    "llama3_json",
-    "pythonic",
-    "mistral",
-    "mistral_args",
+    "glm45",
+    "kimi_k2",
+    "kimi_k3",
     "deepseek_v3",
     "deepseek_v31",
+    "deepseek_v32",
+    "minimax_m2",
+    "minimax_m3",
+    "mistral",
+    "mistral_args",
     "harmony",
+    "llama3_json",
+    "pythonic",
+    "gemma4",
+    "nemotron",
     "granite",
     "phi4_mini",
+    "command_r7b",
+    "lfm2",
+    "olmo3",
+    "apertus",
+    "apriel",
+    "hunyuan",
+    "inkling",
+    "telechat4",
     "json",
 ]
 ReasoningParser = Literal[
-    "deepseek_r1", "qwen3", "granite", "mistral", "seed_oss", "reasoning_tags", "harmony"
+    "qwen3",
+    "deepseek_r1",
+    "granite",
+    "mistral",
+    "seed_oss",
+    "reasoning_tags",
+    "hunyuan",
+    "minimax_m3",
+    "gemma4",
+    "command_r7b",
+    "apertus",
+    "apriel",
+    "kimi_k3",
+    "inkling",
+    "harmony",
 ]
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 HostName = Annotated[
@@ -204,14 +234,13 @@ class Serving(Strict):
     )
     tool_parser: Literal["auto", "none"] | ToolParser = Field(
         "auto",
-        description="Format in which the model writes tool calls. `auto` recognizes it in the chat "
-        "template, and is `hermes` for a template without tools; `none` leaves calls in the text.",
+        description="Format in which the model writes tool calls. `auto` asks the chat template, "
+        "and is `hermes` for one without tools; `none` leaves calls in the text.",
     )
     reasoning_parser: Literal["auto", "none"] | ReasoningParser = Field(
         "auto",
         description="Format in which the model writes its reasoning, which then becomes "
-        "`reasoning_content`. `auto` recognizes it in the chat template; `none` leaves it in the "
-        "text.",
+        "`reasoning_content`. `auto` asks the chat template; `none` leaves it in the text.",
     )
     reasoning_limit_tokens: int | None = Field(
         None,

@@ -64,6 +64,7 @@ class TextTokenizer:
         pad_id: the id that fills up a batch, if any.
         vocab_size: number of tokens, added ones included.
         special_ids: ids of special tokens, hidden in decoded text by default.
+        added_tokens: the texts of special tokens, and of others that are never part of a word.
         sampling: the authors' sampling defaults; see `TokenizerParts`.
         chat_template: the source of the chat template, and of the one for tools if they differ.
         templates: the chat templates, and what they show; None without one.
@@ -81,6 +82,7 @@ class TextTokenizer:
         special = {id_: token.content for id_, token in added.items() if token.special}
         self.special_ids = frozenset(special)
         self._special = frozenset(special.values())
+        self.added_tokens = frozenset(token.content for token in added.values())
         self.chat_template = "\n".join(
             parts.chat_templates[name] for name in _TEMPLATES if name in parts.chat_templates
         )

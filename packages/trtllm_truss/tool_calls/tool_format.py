@@ -6,13 +6,16 @@ Calls are enforced for `tool_choice: required` and named functions.
 from __future__ import annotations
 
 import json
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtllm_truss.tool_calls.events import Emitter, Malformed, Markers, Parse, Source, Tool
+from trtllm_truss.tool_calls.emitter import Emitter
+from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.source import Parse, Source
+
+if TYPE_CHECKING:
+    from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 
 Schema = dict[str, Any]
 
@@ -26,33 +29,40 @@ class CallGuide(NamedTuple):
     Attributes:
         prefix: literal text.
         suffix: literal text.
+        keys: the keys of name and arguments, if the JSON is a whole call; None if it is the
+            arguments.
     """
 
     prefix: str
     schema: Schema
     suffix: str
+    keys: tuple[str, str] | None = None
 
 
-def guide_each(tools: Sequence[Tool], affixes: Callable[[str], tuple[str, str]]) -> list[CallGuide]:
+def guide_each(tools: Sequence[Tool], prefix: str, suffix: str) -> list[CallGuide]:
     """Return one guide per function, whose JSON is the arguments.
 
     Args:
-        affixes: gives prefix and suffix for a function's name.
+        prefix: text before the arguments; `NAME` stands for the function's name.
+        suffix: text after them.
     """
-    guides = []
-    for tool in tools:
-        prefix, suffix = affixes(tool.name)
-        guides.append(CallGuide(prefix, _arguments_schema(tool), suffix))
-    return guides
+    return [
+        CallGuide(prefix.replace("NAME", tool.name), _arguments_schema(tool), suffix)
+        for tool in tools
+    ]
 
 
 def call_schema(
-    tools: Sequence[Tool], *, arguments_key: str = "arguments", parallel: bool | None = None
+    tools: Sequence[Tool],
+    *,
+    keys: tuple[str, str] = ("name", "arguments"),
+    parallel: bool | None = None,
 ) -> Schema:
     """Return the schema of a call written as one JSON object with its function's name.
 
     Args:
         tools: the functions; at least one.
+        keys: the keys of name and arguments.
         parallel: whether an array of calls may have several; None for a call without an array.
     """
     calls: list[Schema] = []
@@ -65,8 +75,8 @@ def call_schema(
         calls.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": tool.name}, arguments_key: rooted},
-                "required": ["name", arguments_key],
+                "properties": {keys[0]: {"const": tool.name}, keys[1]: rooted},
+                "required": [*keys],
                 "additionalProperties": False,
             }
         )
@@ -84,11 +94,11 @@ def write_call(guide: CallGuide, name: str, arguments: str) -> str:
     Args:
         arguments: its arguments as JSON text.
     """
-    call = guide.schema.get("items", guide.schema)
-    if keys := call.get("required"):  # the keys of `call_schema`
-        arguments = f'{{"name": {json.dumps(name)}, "{keys[1]}": {arguments}}}'
-    if "items" in guide.schema:
-        arguments = f"[{arguments}]"
+    if guide.keys:
+        name_key, arguments_key = guide.keys
+        arguments = f'{{"{name_key}": {json.dumps(name)}, "{arguments_key}": {arguments}}}'
+        if "items" in guide.schema:
+            arguments = f"[{arguments}]"
     return guide.prefix + arguments + guide.suffix
 
 
@@ -124,10 +134,6 @@ def _rooted(schema: Schema, root: str) -> tuple[Schema, bool]:
     return rooted, has_references
 
 
-MAX_NAME = 256
-NAME = re.compile(r"[\w.-]*")
-
-
 class ToolFormat(ABC):
     """A way of writing tool calls."""
 
@@ -135,6 +141,21 @@ class ToolFormat(ABC):
     @abstractmethod
     def special_tokens(self) -> frozenset[str]:
         """Words that may be special tokens and must not be skipped in decoding."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> frozenset[str]:
+        """Control words, which are never part of an answer's text."""
+
+    @property
+    @abstractmethod
+    def signs(self) -> frozenset[str]:
+        """Words of a prompt that describes the format, each of which suffices."""
+
+    @property
+    def call_openers(self) -> tuple[str, ...]:
+        """Words that begin calls, even inside of reasoning."""
+        return ()
 
     @abstractmethod
     def guides(self, tools: Sequence[Tool], *, parallel: bool) -> list[CallGuide]:
@@ -149,64 +170,11 @@ class ToolFormat(ABC):
         """
 
     @abstractmethod
-    def parse(self, source: Source, emitter: Emitter) -> Parse[None]:
-        """Read text and calls to the end."""
+    def parse(
+        self, source: Source, emitter: Emitter, reasoning: ReasoningFormat | None = None
+    ) -> Parse[None]:
+        """Read text and calls to the end.
 
-
-@dataclass(frozen=True)
-class MarkerFormat(ToolFormat):
-    """A format whose calls begin with a marker in the text.
-
-    Attributes:
-        markers: words that may begin calls wherever they stand.
-        line_markers: characters that may begin calls at the beginning of a line.
-        closers: words that may follow calls.
-    """
-
-    markers: tuple[str, ...] = ()
-    line_markers: str = ""
-    closers: tuple[str, ...] = ()
-
-    @property
-    def special_tokens(self) -> frozenset[str]:
-        """Words that may be special tokens and must not be skipped in decoding."""
-        return frozenset((*self.markers, *self.closers))
-
-    def parse(self, source: Source, emitter: Emitter) -> Parse[None]:
-        """Read text and calls to the end."""
-        markers = Markers(*self.markers, *self.line_markers)
-        while marker := (yield from source.until(markers, emitter.text)):
-            if marker in self.line_markers and not emitter.line_is_blank:
-                emitter.text(marker)
-            else:
-                source.hold(marker)
-                yield from attempt(self.read(marker, source, emitter), source, emitter)
-
-    @abstractmethod
-    def read(self, marker: str, source: Source, emitter: Emitter) -> Parse[None]:
-        """Read the calls that follow a marker.
-
-        Raises:
-            Malformed: they are no calls, or cut off.
+        Args:
+            reasoning: the format of further reasoning between them.
         """
-
-
-def attempt(calls: Parse[None], source: Source, emitter: Emitter) -> Parse[None]:
-    """Read calls, and emit held text outside of them as text."""
-    try:
-        yield from calls
-    except Malformed:
-        emitter.abandon_call()
-    emitter.text(source.release())
-
-
-def read_name(source: Source, emitter: Emitter) -> Parse[str]:
-    """Read the name of a function.
-
-    Raises:
-        Malformed: it is not offered.
-    """
-    name = yield from source.look_along(NAME, MAX_NAME)
-    if not emitter.offers(name):
-        raise Malformed
-    return source.skip(len(name))

@@ -1,13 +1,14 @@
-"""JSON and Python literals, read as they arrive and written as JSON."""
+"""JSON, Python literals and Gemma's notation, read as they arrive and written as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Sequence
 from typing import ClassVar
 
-from trtllm_truss.tool_calls.events import SPACE, Emit, Malformed, Parse, Source, run
+from trtllm_truss.tool_calls.source import SPACE, Emit, Malformed, Markers, Parse, Source, run
 
 MAX_DEPTH = 64
 MAX_ATOM = 1024
@@ -16,8 +17,6 @@ MAX_ATOM = 1024
 # The kinds of tokens that may come next: punctuation, `"` a string, `a` any other atom.
 _VALUE = '{["a'
 _FIRST_ITEM = '{["a]'
-_FIRST_KEY = '"}'
-_KEY = '"'
 _COLON = ":"
 _NEXT = {"}": ",}", "]": ",]", ")": ",]"}
 
@@ -35,21 +34,31 @@ _OCTAL = re.compile(r"[0-7]{1,3}")
 _PYTHON_CODE_LENGTHS = {"x": 4, "u": 6, "U": 10}
 
 
+class TooDeep(Malformed):
+    """A value is nested deeper than `MAX_DEPTH`."""
+
+
 class JsonScanner:
     """Reads one JSON value and passes its text on as it is read.
 
-    Escapes control characters in strings: JSON forbids them, models write them. Passes on all other
-    text as written, and a value cut off by the end of the text up to that end.
+    Escapes control characters in strings: JSON forbids them, models write them. Supplies closing
+    brackets that are missing where the value must end: before a bracket of an outer value, or
+    before a word of `ends`. Passes on all other text as written, and a value cut off by the end of
+    the text up to that end.
 
     Args:
         emit: takes the value's text.
+        ends: words that cannot be part of the value, outside of its strings.
     """
 
     _kinds: ClassVar = dict(zip('{}[],:" \t\r\n', '{}[],:"    ', strict=True))
+    _key: ClassVar = '"'
+    _first_key: ClassVar = '"}'
 
-    def __init__(self, source: Source, emit: Emit) -> None:
+    def __init__(self, source: Source, emit: Emit, ends: Sequence[str] = ()) -> None:
         self._source = source
         self._emit = emit
+        self._ends = ends
         self._closers: list[str] = []
         self._expected = _VALUE
 
@@ -66,13 +75,13 @@ class JsonScanner:
             if kind == " ":
                 self._space(self._source.take(SPACE))
             elif kind not in self._expected:
-                raise Malformed
-            elif kind == "a":
-                yield from self._atom()
-                self._end_value()
-            elif kind == '"':
-                is_key = self._expected in (_KEY, _FIRST_KEY)
-                yield from self._string(character)
+                yield from self._repair(character)
+            elif kind in '"a':
+                is_key = self._expected in (self._key, self._first_key)
+                if kind == '"':
+                    yield from self._string(character)
+                else:
+                    yield from self._atom(is_key)
                 if is_key:
                     self._expected = _COLON
                 else:
@@ -80,19 +89,44 @@ class JsonScanner:
             else:
                 self._punctuate(character, kind)
 
+    def _repair(self, character: str) -> Parse[None]:
+        """Supply missing closing brackets before a character that is not expected."""
+        if self._expected not in _NEXT.values():
+            raise Malformed
+        if character in self._closers:
+            while self._closers[-1] != character:
+                self._supply()
+        elif character in ("}", "]", ")") or (yield from self._source.next_word(*self._ends)):
+            self._supply_all()
+        else:
+            raise Malformed
+        self._expected = _NEXT[self._closers[-1]] if self._closers else ""
+
+    def _supply_all(self) -> None:
+        while self._closers:
+            self._supply()
+
+    def _supply(self) -> None:
+        self._mark("]" if self._closers.pop() in "])" else "}")
+
     def _punctuate(self, character: str, kind: str) -> None:
         if kind in "{[":
             if len(self._closers) == MAX_DEPTH:
-                raise Malformed
+                raise TooDeep
             self._closers.append({"{": "}", "[": "]", "(": ")"}[character])
-            self._expected = _FIRST_KEY if kind == "{" else _FIRST_ITEM
+            self._expected = self._first_key if kind == "{" else _FIRST_ITEM
         elif kind == ",":
             self._expected = self._after_comma()
         elif kind == ":":
             self._expected = _VALUE
-        elif self._closers.pop() != character:
-            raise Malformed
         else:
+            while self._closers[-1] != character:
+                if character not in self._closers:
+                    self._supply_all()
+                    self._expected = ""
+                    return
+                self._supply()
+            self._closers.pop()
             self._end_value()
         self._source.skip(1)
         self._mark(kind)
@@ -101,7 +135,7 @@ class JsonScanner:
         self._expected = _NEXT[self._closers[-1]] if self._closers else ""
 
     def _after_comma(self) -> str:
-        return _KEY if self._closers[-1] == "}" else _VALUE
+        return self._key if self._closers[-1] == "}" else _VALUE
 
     def _space(self, space: str) -> None:
         self._emit(space)
@@ -109,7 +143,7 @@ class JsonScanner:
     def _mark(self, kind: str) -> None:
         self._emit(kind)
 
-    def _atom(self) -> Parse[None]:
+    def _atom(self, is_key: bool) -> Parse[None]:
         atom = yield from self._source.look_along(_ATOM, MAX_ATOM)
         is_whole = _JSON_ATOM.fullmatch(atom)
         if is_whole or self._source.ends_after(len(atom)):
@@ -152,8 +186,8 @@ class PythonScanner(JsonScanner):
 
     _kinds: ClassVar = JsonScanner._kinds | {"'": '"', "(": "[", ")": "]"}
 
-    def __init__(self, source: Source, emit: Emit) -> None:
-        super().__init__(source, self._put)
+    def __init__(self, source: Source, emit: Emit, ends: Sequence[str] = ()) -> None:
+        super().__init__(source, self._put, ends)
         self._write = emit
         self._comma = ""
 
@@ -162,7 +196,7 @@ class PythonScanner(JsonScanner):
         self._comma = ""
 
     def _after_comma(self) -> str:
-        return _FIRST_KEY if self._closers[-1] == "}" else _FIRST_ITEM
+        return self._first_key if self._closers[-1] == "}" else _FIRST_ITEM
 
     def _space(self, space: str) -> None:
         """Leave out white space of the source."""
@@ -175,7 +209,7 @@ class PythonScanner(JsonScanner):
             self._comma = ""
         self._put(": " if kind == ":" else kind)
 
-    def _atom(self) -> Parse[None]:
+    def _atom(self, is_key: bool) -> Parse[None]:
         atom = yield from self._source.look_along(_ATOM, MAX_ATOM)
         json_atom = _PYTHON_WORDS.get(atom, atom)
         if _PYTHON_NUMBER.fullmatch(atom):
@@ -245,6 +279,56 @@ class PythonScanner(JsonScanner):
         character = chr(int(text[2:], 16))
         is_surrogate = "\ud800" <= character <= "\udfff"
         self._put(f"\\u{ord(character):04x}" if is_surrogate else escape(character))
+
+
+_QUOTE = '<|"|>'
+_QUOTES = Markers(_QUOTE)
+_GEMMA_KEY = re.compile(r"[^:,{}\[\]<>\"\n]*")
+_GEMMA_TEXT = re.compile(r"[^,{}\[\]<>\n]*")
+
+
+class GemmaScanner(JsonScanner):
+    """Reads one value in the notation of Gemma 4 and passes it on as JSON.
+
+    Keys have no quotes, texts stand between `<|"|>`, and everything else is as in JSON. Takes
+    JSON's quotes and texts without quotes as well. Source: the template of google/gemma-4-31B-it.
+    """
+
+    _kinds: ClassVar = JsonScanner._kinds | {"<": '"'}
+    _key: ClassVar = '"a'
+    _first_key: ClassVar = '"a}'
+
+    def _space(self, space: str) -> None:
+        """Leave out white space of the source."""
+
+    def _mark(self, kind: str) -> None:
+        self._emit({",": ", ", ":": ": "}.get(kind, kind))
+
+    def _atom(self, is_key: bool) -> Parse[None]:
+        if is_key:
+            key = yield from self._source.look_along(_GEMMA_KEY, MAX_ATOM)
+            if not key:
+                raise Malformed
+            self._source.skip(len(key))
+            self._emit(f'"{escape(key.strip())}"')
+            return
+        text = yield from self._source.look_along(_GEMMA_TEXT, MAX_ATOM)
+        if not text or self._source.ends_after(len(text)):
+            self._emit(self._source.skip(len(text)))
+            raise Malformed
+        self._source.skip(len(text))
+        text = text.strip()
+        self._emit(text if _JSON_ATOM.fullmatch(text) else f'"{escape(text)}"')
+
+    def _string(self, quote: str) -> Parse[None]:
+        if quote == '"':
+            yield from super()._string(quote)
+            return
+        yield from self._source.expect(_QUOTE)
+        self._emit('"')
+        if not (yield from self._source.until(_QUOTES, lambda text: self._emit(escape(text)))):
+            raise Malformed
+        self._emit('"')
 
 
 def _json_number(number: str) -> str:

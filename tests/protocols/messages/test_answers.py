@@ -26,7 +26,7 @@ from trtllm_truss.errors import (
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter, error_body
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Usage
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 
 Json = dict[str, Any]
 SENT = [{"name": tool.name, "input_schema": dict(tool.parameters)} for tool in TOOLS]

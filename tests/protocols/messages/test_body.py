@@ -17,7 +17,7 @@ from trtllm_truss.protocols.messages.body import (
 )
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import GenerationRequest, Guide
-from trtllm_truss.tool_calls.parser import TOOL_FORMATS
+from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 
 HELLO = {"role": "user", "content": "Hello"}
 BODY: dict[str, Any] = {"model": "", "max_tokens": 9, "messages": [HELLO]}

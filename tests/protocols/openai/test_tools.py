@@ -27,7 +27,8 @@ from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token,
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.text.tokenizer_files import TokenizerParts
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, choose_formats
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.parser import choose_formats
 
 HELLO = [{"role": "user", "content": "Hello"}]
 Json = dict[str, Any]
@@ -238,8 +239,9 @@ def test_allowed_tools_leave_the_choice_to_the_model() -> None:
     assert call.requests[0].chat.tools == SENT
     assert call.requests[0].guide is None
     assert calls_of(answer(call, [HERMES])) == [("get_weather", '{"city": "Oslo"}')]
-    other = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
-    assert answer(call, [other])["message"]["content"] == other
+    other = '\n{"name": "get_time", "arguments": {}}\n'
+    written = f"<tool_call>{other}</tool_call>"
+    assert answer(call, [written])["message"]["content"] == other
 
 
 CALLED = {
@@ -310,11 +312,10 @@ def test_formats_are_chosen_by_settings_or_template(
     serving: Mapping[str, Any], template: str, tools: str | None, reasoning: str | None
 ) -> None:
     limits = Serving(**serving)
-    formats = choose_formats(limits.tool_parser, limits.reasoning_parser, template)
-    assert formats == (
-        TOOL_FORMATS[tools] if tools else None,
-        REASONING_FORMATS[reasoning] if reasoning else None,
-    )
+    calls, thoughts = choose_formats(limits.tool_parser, limits.reasoning_parser, template)
+    assert calls == (TOOL_FORMATS[tools] if tools else None)
+    starts = REASONING_FORMATS[reasoning].starts if reasoning else None
+    assert (thoughts and thoughts.starts) == starts
 
 
 THINKING = (

@@ -19,7 +19,7 @@ from trtllm_truss.protocols.predict import (
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "w", "parameters": {"type": "object"}}}

@@ -20,7 +20,7 @@ from trtllm_truss.protocols.responses.adapter import ResponsesAdapter
 from trtllm_truss.protocols.responses.body import parse_response
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token, Usage
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 
 Json = dict[str, Any]
 SENT = [

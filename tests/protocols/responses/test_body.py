@@ -18,7 +18,7 @@ from trtllm_truss.protocols.responses.body import (
 )
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import REST_OF_CONTEXT, Guide
-from trtllm_truss.tool_calls.parser import TOOL_FORMATS
+from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": True}

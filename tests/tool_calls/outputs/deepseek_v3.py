@@ -144,34 +144,48 @@ CASES = [
     # Text.
     plain("杭州是浙江省的省会。"),
     plain("```json\n{}\n```"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"),
-    plain("<｜tool▁calls▁begin｜>get_time<｜tool▁calls▁end｜>"),
+    case("<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"),
+    case("<｜tool▁calls▁begin｜>get_time<｜tool▁calls▁end｜>", "get_time"),
     plain("<｜tool▁outputs▁begin｜>22<｜tool▁outputs▁end｜>"),
-    plain(
+    case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>rm_rf\n```json\n"
-        '{"path": "/"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+        '{"path": "/"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        'functionrm_rf\n```json\n{"path": "/"}\n```',
     ),
-    plain(
+    case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function get_time\n```json\n{}\n```"
-        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "function get_time\n```json\n{}\n```",
     ),
-    plain(
+    case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
-        '["Oslo"]\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+        '["Oslo"]\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        'functionget_weather\n```json\n["Oslo"]\n```',
     ),
-    plain(
+    case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```python\n"
-        "get_weather('Oslo')\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        "get_weather('Oslo')\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "functionget_weather\n```python\nget_weather('Oslo')\n```",
     ),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>\n```json\n{}\n```"),
+    case(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>\n```json\n{}\n```",
+        "function\n```json\n{}\n```",
+    ),
     # Cut off and broken.
     plain("<｜tool▁calls▁be"),
-    plain("Text <｜tool▁calls▁begin｜>"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>func"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_wea"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```js"),
-    plain(
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+    case("Text <｜tool▁calls▁begin｜>", "Text "),
+    case("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>func", "func"),
+    case(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_wea",
+        "functionget_wea",
+    ),
+    case(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```js",
+        "functionget_weather\n```js",
+    ),
+    case(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n",
+        "functionget_weather\n```json\n",
     ),
     case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
@@ -181,21 +195,19 @@ CASES = [
     case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
         '{"city": "Paris"\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-        Cut("get_weather", '{"city": "Paris"\n'),
-        "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        Call("get_weather", {"city": "Paris"}),
     ),
     case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```"
         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_wea",
         Call("get_time", {}),
-        "\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_wea",
+        "\nfunctionget_wea",
     ),
     case(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```"
         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>rm_rf\n```json\n{}\n```"
         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         Call("get_time", {}),
-        "\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>rm_rf\n```json\n{}\n```<｜tool▁call▁end｜>"
-        "<｜tool▁calls▁end｜>",
+        "\nfunctionrm_rf\n```json\n{}\n```",
     ),
 ]

@@ -129,7 +129,6 @@ CASES = [
     case(
         "<｜tool▁calls▁begin｜><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}"
         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        "<｜tool▁calls▁begin｜>",
         Call("get_time", {}),
     ),
     # Missing closing markers.
@@ -148,19 +147,25 @@ CASES = [
     plain("The weather in Paris is mild."),
     plain('{"name": "get_time", "arguments": {}}'),
     plain("</think>"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"),
-    plain("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"),
-    plain("<｜tool▁call▁begin｜>rm_rf<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
-    plain("<｜tool▁call▁begin｜><｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
-    plain("<｜tool▁call▁begin｜>get_time<｜tool▁call▁end｜>"),
-    plain('<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>"{}"<｜tool▁call▁end｜>'),
-    plain("<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>city=Oslo<｜tool▁call▁end｜>"),
+    case("<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"),
+    case("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", "{}"),
+    case("<｜tool▁call▁begin｜>rm_rf<｜tool▁sep｜>{}<｜tool▁call▁end｜>", "rm_rf{}"),
+    case("<｜tool▁call▁begin｜><｜tool▁sep｜>{}<｜tool▁call▁end｜>", "{}"),
+    case("<｜tool▁call▁begin｜>get_time<｜tool▁call▁end｜>", "get_time"),
+    case('<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>"{}"<｜tool▁call▁end｜>', 'get_time"{}"'),
+    case(
+        "<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>city=Oslo<｜tool▁call▁end｜>",
+        "get_weathercity=Oslo",
+    ),
     plain("<|tool▁calls▁begin|><|tool▁call▁begin|>get_time<|tool▁sep|>{}"),
     # Cut off and broken.
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁be"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_we"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁s"),
-    plain("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"),
+    case("<｜tool▁calls▁begin｜><｜tool▁call▁be", "<｜tool▁call▁be"),
+    case("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_we", "get_we"),
+    case("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁s", "get_weather<｜tool▁s"),
+    case(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>",
+        Call("get_weather", {}),
+    ),
     case(
         '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Par',
         Cut("get_weather", '{"city": "Par'),
@@ -171,13 +176,12 @@ CASES = [
     ),
     calls(
         '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"<｜tool▁call▁end｜>',
-        Cut("get_weather", '{"city": "Paris"'),
-        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        Call("get_weather", {"city": "Paris"}),
     ),
     calls(
         "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>rm_rf"
         "<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
         Call("get_time", {}),
-        "<｜tool▁call▁begin｜>rm_rf<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "rm_rf{}",
     ),
 ]

@@ -120,21 +120,34 @@ CASES = [
     # Text.
     plain("Granite is a rock."),
     plain('[{"name": "get_time", "arguments": {}}]'),
-    plain("<|tool_call|>"),
-    plain("<|tool_call|>[]"),
-    plain("<|tool_call|> get_time"),
-    plain("<|tool_call|>[1, 2]"),
-    plain('<|tool_call|>[{"arguments": {"query": "docling"}}]'),
-    plain('<|tool_call|>[{"name": "rm_rf", "arguments": {}}]'),
-    plain('<|tool_call|>[{"name": "get_weather", "arguments": [1]}]'),
-    plain("<|tool_call|>[{'name': 'get_time'}]"),
-    plain('<|tool_call|>[["get_time"]]'),
-    plain('<|tool_call|>[{"name": "get_time" "arguments": {}}]'),
+    case("<|tool_call|>"),
+    case("<|tool_call|>[]", "[]"),
+    case("<|tool_call|> get_time", " get_time"),
+    case("<|tool_call|>[1, 2]", "[1, 2]"),
+    case(
+        '<|tool_call|>[{"arguments": {"query": "docling"}}]',
+        '[{"arguments": {"query": "docling"}}]',
+    ),
+    case(
+        '<|tool_call|>[{"name": "rm_rf", "arguments": {}}]', '[{"name": "rm_rf", "arguments": {}}]'
+    ),
+    case(
+        '<|tool_call|>[{"name": "get_weather", "arguments": [1]}]',
+        '[{"name": "get_weather", "arguments": [1]}]',
+    ),
+    case("<|tool_call|>[{'name': 'get_time'}]", "[{'name': 'get_time'}]"),
+    case('<|tool_call|>[["get_time"]]', '[["get_time"]]'),
+    case(
+        '<|tool_call|>[{"name": "get_time" "arguments": {}}]',
+        '[{"name": "get_time" "arguments": {}}]',
+    ),
     # Cut off and broken.
     plain("<|tool_ca"),
-    plain('<|tool_call|>[{"name": "get_'),
-    plain('<|tool_call|>[{"name": "get_weather", "arguments"'),
-    plain('<|tool_call|>[{"arguments": {"city": "Oslo"}'),
+    case('<|tool_call|>[{"name": "get_', '[{"name": "get_'),
+    case(
+        '<|tool_call|>[{"name": "get_weather", "arguments"', '[{"name": "get_weather", "arguments"'
+    ),
+    case('<|tool_call|>[{"arguments": {"city": "Oslo"}', '[{"arguments": {"city": "Oslo"}'),
     case(
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Pa',
         Cut("get_weather", '{"city": "Pa'),
@@ -152,12 +165,10 @@ CASES = [
     ),
     case(
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"]}]',
-        Cut("get_weather", '{"city": "Paris"'),
-        "]}]",
+        Call("get_weather", {"city": "Paris"}),
     ),
     case(
         '<|tool_call|>[{"name": "get_weather", "arguments": {city: "Paris"}}]',
-        Cut("get_weather", "{"),
-        'city: "Paris"}}]',
+        Cut("get_weather", '{city: "Paris"}}]'),
     ),
 ]

@@ -151,32 +151,48 @@ CASES = [
     # Text.
     plain("No markers at all, to=functions.get_time."),
     plain("to be or not to be"),
-    plain("<|channel|>commentary to=functions.rm_rf <|constrain|>json<|message|>{}<|call|>"),
-    plain("<|channel|>analysis to=functions.rm_rf <|constrain|>json<|message|>{}<|call|>"),
-    plain("<|channel|>commentary to=browser.search<|message|>{}<|call|>"),
-    plain('<|channel|>commentary to=functions.get_time json<|message|>"now"<|call|>'),
-    plain("<|channel|>commentary to=functions.get_time json<|message|>get_time()<|call|>"),
-    plain("<|channel|>commentary to=functions.get_time json<|call|>"),
-    plain("<|start|>functions.get_time to=assistant<|channel|>commentary<|message|>12:00<|end|>"),
+    case(
+        "<|channel|>commentary to=functions.rm_rf <|constrain|>json<|message|>{}<|call|>",
+        "functions.rm_rf {}",
+    ),
+    case(
+        "<|channel|>analysis to=functions.rm_rf <|constrain|>json<|message|>{}<|call|>", Think("{}")
+    ),
+    case("<|channel|>commentary to=browser.search<|message|>{}<|call|>", "browser.search {}"),
+    case(
+        '<|channel|>commentary to=functions.get_time json<|message|>"now"<|call|>',
+        'functions.get_time "now"',
+    ),
+    case(
+        "<|channel|>commentary to=functions.get_time json<|message|>get_time()<|call|>",
+        "functions.get_time get_time()",
+    ),
+    case("<|channel|>commentary to=functions.get_time json<|call|>", Call("get_time", {})),
+    case(
+        "<|start|>functions.get_time to=assistant<|channel|>commentary<|message|>12:00<|end|>",
+        "12:00",
+    ),
     # Cut off and broken.
     plain("<|chan"),
-    plain("<|channel|>"),
-    plain("<|channel|>comm"),
-    plain("<|channel|>commentary to=functions.get_weather <|constrain|>json"),
-    plain("<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"),
+    case("<|channel|>"),
+    case("<|channel|>comm"),
+    case("<|channel|>commentary to=functions.get_weather <|constrain|>json"),
+    case(
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>",
+        Call("get_weather", {}),
+    ),
     case(
         '<|channel|>commentary to=functions.get_weather json<|message|>{"city": "Par',
         Cut("get_weather", '{"city": "Par'),
     ),
     case(
         '<|channel|>commentary to=functions.get_weather json<|message|>{"city": "Paris"<|call|>',
-        Cut("get_weather", '{"city": "Paris"'),
-        "<|call|>",
+        Call("get_weather", {"city": "Paris"}),
     ),
     case(
         "<|channel|>commentary to=functions.get_time json<|message|>{} and so on<|end|><|start|>assistant"
         "<|channel|>final<|message|>Hm.",
         Call("get_time", {}),
-        " and so on<|end|>\nHm.",
+        " and so on\nHm.",
     ),
 ]

@@ -168,32 +168,60 @@ CASES = [
     case('<tool_call>\n{"name": "get_time", "arguments": {}', Call("get_time", {})),
     case(
         '<tool_call><tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>',
-        "<tool_call>",
         Call("get_time", {}),
     ),
     # Text.
     plain("The capital of France is Paris."),
     plain("  \n"),
     plain('{"name": "get_time", "arguments": {}}'),
-    plain("A call is written between <tool_call> and </tool_call>."),
-    plain("<tool_call>get_time()</tool_call>"),
-    plain("<tool_call>\n</tool_call>"),
-    plain("<tool_call>\n[]\n</tool_call>"),
-    plain('<tool_call>\n{"name": "rm_rf", "arguments": {"path": "/"}}\n</tool_call>'),
-    plain('<tool_call>\n{"arguments": {"path": "/"}, "name": "rm_rf"}\n</tool_call>'),
-    plain('<tool_call>\n{"arguments": {"city": "Oslo"}}\n</tool_call>'),
-    plain('<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>'),
-    plain('<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>'),
-    plain('<tool_call>\n{"name": "get_weather", "arguments": ["Oslo"]}\n</tool_call>'),
-    plain('<tool_call>\n{"name": "get_weather", "arguments": "Oslo"}\n</tool_call>'),
-    plain("<tool_call>\n{'name': 'get_time', 'arguments': {}}\n</tool_call>"),
-    plain('<tool_call>\n{"name" "get_time"}\n</tool_call>'),
+    case(
+        "A call is written between <tool_call> and </tool_call>.",
+        "A call is written between  and .",
+    ),
+    case("<tool_call>get_time()</tool_call>", "get_time()"),
+    case("<tool_call>\n</tool_call>", "\n"),
+    case("<tool_call>\n[]\n</tool_call>", "\n[]\n"),
+    case(
+        '<tool_call>\n{"name": "rm_rf", "arguments": {"path": "/"}}\n</tool_call>',
+        '\n{"name": "rm_rf", "arguments": {"path": "/"}}\n',
+    ),
+    case(
+        '<tool_call>\n{"arguments": {"path": "/"}, "name": "rm_rf"}\n</tool_call>',
+        '\n{"arguments": {"path": "/"}, "name": "rm_rf"}\n',
+    ),
+    case(
+        '<tool_call>\n{"arguments": {"city": "Oslo"}}\n</tool_call>',
+        '\n{"arguments": {"city": "Oslo"}}\n',
+    ),
+    case(
+        '<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>',
+        '\n{"name": 5, "arguments": {}}\n',
+    ),
+    case(
+        '<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>',
+        '\n{"name": "", "arguments": {}}\n',
+    ),
+    case(
+        '<tool_call>\n{"name": "get_weather", "arguments": ["Oslo"]}\n</tool_call>',
+        '\n{"name": "get_weather", "arguments": ["Oslo"]}\n',
+    ),
+    case(
+        '<tool_call>\n{"name": "get_weather", "arguments": "Oslo"}\n</tool_call>',
+        '\n{"name": "get_weather", "arguments": "Oslo"}\n',
+    ),
+    case(
+        "<tool_call>\n{'name': 'get_time', 'arguments': {}}\n</tool_call>",
+        "\n{'name': 'get_time', 'arguments': {}}\n",
+    ),
+    case('<tool_call>\n{"name" "get_time"}\n</tool_call>', '\n{"name" "get_time"}\n'),
     # Cut off before the call is certain.
     plain("<tool_ca"),
-    plain("<tool_call>\n"),
-    plain('Well. <tool_call>\n{"name": "get_wea'),
-    plain('<tool_call>\n{"name": "get_weather", "argu'),
-    plain('<tool_call>\n{"arguments": {"city": "Oslo"}, "na'),
+    case("<tool_call>\n", "\n"),
+    case('Well. <tool_call>\n{"name": "get_wea', 'Well. \n{"name": "get_wea'),
+    case('<tool_call>\n{"name": "get_weather", "argu', '\n{"name": "get_weather", "argu'),
+    case(
+        '<tool_call>\n{"arguments": {"city": "Oslo"}, "na', '\n{"arguments": {"city": "Oslo"}, "na'
+    ),
     # Cut off or broken after that.
     case(
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Par',
@@ -209,24 +237,21 @@ CASES = [
     ),
     case(
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": Paris}}\n</tool_call>',
-        Cut("get_weather", '{"city": '),
-        "Paris}}\n</tool_call>",
+        Cut("get_weather", '{"city": Paris}}\n'),
     ),
     case(
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris",}}\n</tool_call>',
-        Cut("get_weather", '{"city": "Paris",'),
-        "}}\n</tool_call>",
+        Cut("get_weather", '{"city": "Paris",}}\n'),
     ),
     case(
         '<tool_call>\n{"name": "search", "arguments": {"query": "\\x"}}\n</tool_call>\n<tool_call>\n'
         '{"name": "get_time"}\n</tool_call>',
-        Cut("search", '{"query": "'),
-        '\\x"}}\n</tool_call>\n',
+        Cut("search", '{"query": "\\x"}}\n'),
         Call("get_time", {}),
     ),
     case(
         '<tool_call>\n{"name": "get_time", "arguments": {}, oops}\n</tool_call>',
         Call("get_time", {}),
-        ", oops}\n</tool_call>",
+        ", oops}\n",
     ),
 ]

@@ -161,16 +161,16 @@ CASES = [
     plain('{"name": "get_weather"; "parameters": {}}'),
     plain("{name: get_time, parameters: {}}"),
     plain("if (x) {\n{ y(); }\n}"),
-    plain("<|python_tag|>print('hello')"),
-    plain("<|python_tag|>import math\nmath.add(a=1, b=2)"),
+    case("<|python_tag|>print('hello')", "print('hello')"),
+    case("<|python_tag|>import math\nmath.add(a=1, b=2)", "import math\nmath.add(a=1, b=2)"),
     plain('[1] See [2].\n[{"city": "Paris"}]'),
     plain("{"),
     plain("{}"),
-    plain("<|python_tag|>"),
+    case("<|python_tag|>"),
     # Cut off.
     plain('{"name": "get_wea'),
     plain('{"name": "get_weather", "parameters":'),
-    plain("<|python_tag|>get_weather(city="),
+    case("<|python_tag|>get_weather(city=", "get_weather(city="),
     case(
         '{"name": "get_weather", "parameters": {"city": "Par',
         Cut("get_weather", '{"city": "Par'),
@@ -193,7 +193,6 @@ CASES = [
     case('{"name": "get_time", "parameters": {}', Call("get_time", {})),
     case(
         '{"name": "get_weather", "parameters": {"city": \'Paris\'}}',
-        Cut("get_weather", '{"city": '),
-        "'Paris'}}",
+        Cut("get_weather", "{\"city\": 'Paris'}}"),
     ),
 ]

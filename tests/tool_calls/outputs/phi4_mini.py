@@ -126,13 +126,13 @@ CASES = [
     plain("functools[{'name': 'get_time'}]"),
     plain('functools[{"name": "get_weather", "arguments": ["Oslo"]}]'),
     plain('functools[{"arguments": {}}]'),
-    plain("<|tool_call|><|/tool_call|>"),
-    plain("<|tool_call|>get_time()<|/tool_call|>"),
-    plain("<|/tool_call|>"),
+    case("<|tool_call|><|/tool_call|>"),
+    case("<|tool_call|>get_time()<|/tool_call|>", "get_time()"),
+    case("<|/tool_call|>"),
     # Cut off and broken.
     plain("func"),
     plain("functools["),
-    plain('<|tool_call|>[{"name": "get_wea'),
+    case('<|tool_call|>[{"name": "get_wea', '[{"name": "get_wea'),
     plain('functools[{"name": "get_weather", "arguments": '),
     case(
         'functools[{"name": "get_weather", "arguments": {"city": "Pa',
@@ -158,7 +158,6 @@ CASES = [
     ),
     case(
         'functools[{"name": "get_weather", "arguments": {"city": True}}]',
-        Cut("get_weather", '{"city": '),
-        "True}}]",
+        Cut("get_weather", '{"city": True}}]'),
     ),
 ]

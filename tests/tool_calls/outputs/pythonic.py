@@ -126,7 +126,7 @@ CASES = [
     plain("[get_weather]"),
     plain("[get_weather(, )]"),
     plain('[{"name": "get_time", "parameters": {}}]'),
-    plain("<|python_start|>get_time()<|python_end|>"),
+    case("<|python_start|>get_time()<|python_end|>", Call("get_time", {})),
     # Cut off.
     plain("["),
     plain("[get_wea"),
@@ -144,12 +144,7 @@ CASES = [
     ),
     case(
         '[get_weather(city="Paris", days=two)]',
-        Cut("get_weather", '{"city": "Paris"'),
-        "two)]",
+        Cut("get_weather", '{"city": "Paris", "days": two)]'),
     ),
-    case(
-        "[search(filters={1: 2})]",
-        Cut("search", '{"filters": {'),
-        "1: 2})]",
-    ),
+    case("[search(filters={1: 2})]", Cut("search", '{"filters": {1: 2})]')),
 ]

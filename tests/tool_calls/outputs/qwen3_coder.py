@@ -184,26 +184,42 @@ CASES = [
     # Text.
     plain("Plain text with a < b and <i>tags</i>."),
     plain("Write <function= and a name."),
-    plain("<tool_call>\n</tool_call>"),
-    plain('<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'),
-    plain(
-        "<tool_call>\n<function=rm_rf>\n<parameter=path>\n/\n</parameter>\n</function>\n</tool_call>"
+    case("<tool_call>\n</tool_call>", "\n"),
+    case('<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>', Call("get_time", {})),
+    case(
+        "<tool_call>\n<function=rm_rf>\n<parameter=path>\n/\n</parameter>\n</function>\n</tool_call>",
+        "\n<function=rm_rf>\n<parameter=path>\n/\n</parameter>\n</function>\n",
     ),
-    plain("<tool_call>\n<function=get_time\n</function>\n</tool_call>"),
-    plain("<tool_call>\n<function=get_weather>\nParis\n</function>\n</tool_call>"),
-    plain("<tool_call>\n<function=get_weather>\n<parameter=\nParis\n</parameter>\n</tool_call>"),
-    plain("<tool_call>\n<function=get_weather>\n<parameter=city: Paris\n</tool_call>"),
+    case(
+        "<tool_call>\n<function=get_time\n</function>\n</tool_call>",
+        "\n<function=get_time\n</function>\n",
+    ),
+    case(
+        "<tool_call>\n<function=get_weather>\nParis\n</function>\n</tool_call>",
+        "\n<function=get_weather>\nParis\n</function>\n",
+    ),
+    case(
+        "<tool_call>\n<function=get_weather>\n<parameter=\nParis\n</parameter>\n</tool_call>",
+        "\n<function=get_weather>\n<parameter=\nParis\n</parameter>\n",
+    ),
+    case(
+        "<tool_call>\n<function=get_weather>\n<parameter=city: Paris\n</tool_call>",
+        "\n<function=get_weather>\n<parameter=city: Paris\n",
+    ),
     # Cut off.
-    plain("<tool_call>\n<function=get_wea"),
-    plain("<tool_call>\n<function=get_weather>\n<parameter=ci"),
-    plain("<tool_call>\n<function=get_weather>\n"),
+    case("<tool_call>\n<function=get_wea", "\n<function=get_wea"),
+    case(
+        "<tool_call>\n<function=get_weather>\n<parameter=ci",
+        "\n<function=get_weather>\n<parameter=ci",
+    ),
+    case("<tool_call>\n<function=get_weather>\n", "\n<function=get_weather>\n"),
     case(
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nPar",
         Cut("get_weather", '{"city": "Par'),
     ),
     case(
         "<tool_call>\n<function=get_weather>\n<parameter=days>\n12",
-        Cut("get_weather", '{"days": '),
+        Cut("get_weather", '{"days": 12'),
     ),
     case(
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n",
@@ -211,7 +227,6 @@ CASES = [
     ),
     written(
         "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\noops\n</function>",
-        Cut("get_weather", '{"city": "Paris"'),
-        "oops\n</function>\n</tool_call>",
+        Call("get_weather", {"city": "Paris"}),
     ),
 ]

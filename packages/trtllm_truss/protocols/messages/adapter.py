@@ -71,9 +71,10 @@ class BlockReader:
         events = self._parser.feed(text) if self._parser else [ParsedText(text)]
         return self._read(events)
 
-    def finish(self) -> list[Json]:
+    def finish(self, reason: FinishReason) -> list[Json]:
         """Return the last events."""
-        found = self._read(self._parser.finish()) if self._parser else []
+        is_cut = reason is FinishReason.LENGTH
+        found = self._read(self._parser.finish(is_cut=is_cut)) if self._parser else []
         self._close(found)
         return found
 
@@ -220,7 +221,7 @@ class CollectedMessage(WholeWriter):
     def body(self) -> Json:
         answer, end = self.ended(0)
         reader = BlockReader(self._call)
-        content = join_blocks(reader, [*reader.feed(answer.text), *reader.finish()])
+        content = join_blocks(reader, [*reader.feed(answer.text), *reader.finish(end.reason)])
         return {
             **_message(self._call, self._id),
             "content": content,
@@ -253,7 +254,7 @@ class MessageEvents:
             events.append({"type": "message_start", "message": start})
         if not isinstance(item, GenerationEnd):
             return _encode([*events, *self._reader.feed(item.text)])
-        events += self._reader.finish()
+        events += self._reader.finish(item.reason)
         delta = {
             "stop_reason": self._reader.stop_reason(item),
             "stop_sequence": item.stop_word,

@@ -68,9 +68,9 @@ class MessageParser:
         """Read more text."""
         return self._deltas(self._parser.feed(text))
 
-    def finish(self) -> list[Json]:
+    def finish(self, reason: FinishReason) -> list[Json]:
         """End the text."""
-        return self._deltas(self._parser.finish())
+        return self._deltas(self._parser.finish(is_cut=reason is FinishReason.LENGTH))
 
     def finish_reason(self, reason: FinishReason) -> str:
         """Return the message's finish reason, once it is finished.
@@ -125,7 +125,7 @@ class MessageStream(EventStream):
             self.usage.begin(item)
             events = self.event([chunk_choice(index, {"role": "assistant", "content": None})])
         if isinstance(item, GenerationEnd):
-            deltas = message.finish()
+            deltas = message.finish(item.reason)
             self.usage.add(item, has_reasoned=message.has_reasoned)
             events += self._parts(index, deltas)
             reason = message.finish_reason(item.reason)
@@ -165,7 +165,7 @@ class CollectedChat(WholeAnswer):
 
     def choice(self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount) -> Json:
         message, joined = self._messages[end.index]
-        joined.add(message.finish())
+        joined.add(message.finish(end.reason))
         usage.add(end, has_reasoned=message.has_reasoned)
         return {
             "index": end.index,

@@ -252,9 +252,11 @@ class ResponseObject:
         """Parse more text."""
         return [ParsedText(text)] if self._parser is None else self._parser.feed(text)
 
-    def finish(self) -> Sequence[Event]:
+    def finish(self, reason: FinishReason) -> Sequence[Event]:
         """End the text."""
-        return () if self._parser is None else self._parser.finish()
+        if self._parser is None:
+            return ()
+        return self._parser.finish(is_cut=reason is FinishReason.LENGTH)
 
     def log_probs(self, tokens: Sequence[Token]) -> list[Json]:
         """Return the log probabilities of tokens, if requested."""
@@ -298,7 +300,7 @@ class WholeResponse(WholeWriter):
         collected, end = self.ended(0)
         answer = self._answer
         log_probs = answer.log_probs(collected.tokens)
-        events = [*answer.feed(collected.text), *answer.finish()]
+        events = [*answer.feed(collected.text), *answer.finish(end.reason)]
         for event in without_cut_calls(events):
             answer.output.read(event, log_probs)
         answer.output.finish(end.reason)
@@ -317,7 +319,8 @@ class ResponseEvents:
         answer, opening = self._answer, self._opening()
         if isinstance(item, GenerationEnd):
             self._end = item
-            last = [event for part in answer.finish() for event in answer.output.read(part)]
+            parts = answer.finish(item.reason)
+            last = [event for part in parts for event in answer.output.read(part)]
             return opening + self._events([*last, *answer.output.finish(item.reason)])
         log_probs = answer.log_probs(item.tokens)
         parts = answer.feed(item.text)

@@ -1,0 +1,307 @@
+"""The formats of a model, found by what its chat template makes of marked conversations.
+
+A template that shows a call shows its format: the format that reads the call is the model's. One
+that is in no table is made of the text around the call. A template that shows no calls may
+describe their form in the prompt, and then holds its words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from os.path import commonprefix
+from typing import Any
+
+from trtllm_truss.conversation.templates import MarkedTurn, ModelTemplates
+from trtllm_truss.conversation.writing import Written
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.emitter import Emitter
+from trtllm_truss.tool_calls.events import (
+    ArgumentsDelta,
+    CallEnded,
+    CallStarted,
+    ParsedText,
+    Tool,
+)
+from trtllm_truss.tool_calls.formats import MarkerFormat
+from trtllm_truss.tool_calls.grammars import Grammar, JsonGrammar, NamedGrammar
+from trtllm_truss.tool_calls.reasoning import ReasoningFormat
+from trtllm_truss.tool_calls.source import Source
+from trtllm_truss.tool_calls.tool_format import ToolFormat, write_call
+
+DEFAULT = "hermes"
+"""The format of calls for models without a format of their own."""
+
+UNKNOWN_CALLS = (
+    "the chat template shows functions, but calls in no format that is known, so they stay in the "
+    "text of answers; name their format in serving.tool_parser, or force calls by tool_choice."
+)
+
+_TEXT, _REASONING = "Quuxtext", "Quuxreasoning"
+_USER = {"role": "user", "content": "Quuxuser"}
+_FUNCTION: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "quuxfunction",
+        "description": "a function",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+_MODES: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"enable_thinking": True},
+    {"enable_thinking": False},
+    {"thinking": True},
+    {"thinking": False},
+)
+_TAG = re.compile(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$")
+_END_TAG = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
+
+
+def describe_formats(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> str:
+    """Name formats in a sentence for the operator."""
+    calls = "calls stay in the text"
+    if tools is not None:
+        known = [name for name, form in TOOL_FORMATS.items() if form == tools]
+        name = known[0] if known else f"the template writes them, behind {sorted(tools.signs)[0]!r}"
+        calls = f"calls are read as {name}"
+    if reasoning is None:
+        return f"{calls}, reasoning stays in it" if tools is None else f"{calls}; no reasoning"
+    words = " … ".join((reasoning.starts[0], reasoning.ends[0]))
+    return f"{calls}; reasoning is read as {words}"
+
+
+def find_tool_format(templates: ModelTemplates, tokens: Collection[str] = ()) -> ToolFormat | None:
+    """Return the format of calls.
+
+    A template that shows functions but neither calls nor their form leaves the format to the
+    vocabulary. One without tools gets a description of them, and with it the usual format.
+
+    Returns:
+        None if it is not recognized.
+    """
+    turn = templates.marked_turn()
+    if turn is not None and turn.calls[0][0] in turn.text:
+        known = _reading_format(turn)
+        if isinstance(known, MarkerFormat) and not any(w in turn.text for w in known.dropped):
+            return _derived_format(templates, turn) or known  # as bare JSON, behind a marker
+        return known or _derived_format(templates, turn)
+    described = _described_format(_prompts(templates, with_tools=True))
+    if described is not None:
+        return described
+    return _described_format(" ".join(tokens)) if _shows_tools(templates) else TOOL_FORMATS[DEFAULT]
+
+
+def _shows_tools(templates: ModelTemplates) -> bool:
+    """Return whether the template describes functions itself."""
+    name = _FUNCTION["function"]["name"]
+    if name in _rendered(templates, [_USER], {"tools": [_FUNCTION]}):
+        return True
+    try:
+        written = next(templates.written([_USER], [_FUNCTION]))
+        is_text = any(name in str(message.get("content")) for message in written.messages)
+        return not is_text and name in templates.render(written)
+    except InvalidRequest:
+        return False
+
+
+def find_reasoning_format(templates: ModelTemplates) -> ReasoningFormat | None:
+    """Return the format of reasoning; None if it is not recognized."""
+    prompts = [_prompts(templates, variables=mode) for mode in _MODES]
+    prompts.append(_prompts(templates, with_tools=True))
+    turns = [
+        templates.marked_turn(calls, with_text=with_text, reasons=True)
+        for calls, with_text in ((0, True), (1, False), (1, True))
+    ]
+    shown = [turn for turn in turns if turn is not None]
+    prompts += [turn.text for turn in shown]
+    blocks = {"blocks": [{"type": "thoughts", "text": _REASONING}]}  # of Apertus
+    prompts.append(_rendered(templates, [_USER, {"role": "assistant", "content": blocks}]))
+    text = "\n".join(prompts)
+    found = {name: _count_words(text, each) for name, each in REASONING_FORMATS.items()}
+    best = max(found, key=found.__getitem__)
+    if not found[best]:
+        return _taken_out(templates) or _derived_reasoning(shown)
+    chosen = REASONING_FORMATS[best]
+    wrappers = tuple(pair for pair in chosen.wrappers if not pair[0] or pair[0] in text)
+    return chosen if wrappers == chosen.wrappers else replace(chosen, wrappers=wrappers)
+
+
+def _prompts(
+    templates: ModelTemplates,
+    *,
+    with_tools: bool = False,
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the prompt of a question, in the template's form and as it is."""
+    tools = [_FUNCTION] if with_tools else None
+    prompt = _rendered(templates, [_USER], {**(variables or {}), "tools": tools})
+    try:
+        written = next(templates.written([_USER], tools, variables=variables))
+        return prompt + templates.render(written, variables=variables)
+    except InvalidRequest:
+        return prompt
+
+
+def _rendered(
+    templates: ModelTemplates,
+    messages: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the prompt of messages as they are; empty if the template refuses them."""
+    written = Written([dict(each) for each in messages], {}, "tool_use")
+    try:
+        return templates.render(written, variables=variables)
+    except InvalidRequest:
+        return ""
+
+
+def _taken_out(templates: ModelTemplates) -> ReasoningFormat | None:
+    """Return the format whose reasoning the template takes out of earlier answers."""
+    for each in REASONING_FORMATS.values():
+        content = f"{each.starts[0]}{_REASONING}{each.ends[0]}{_TEXT}"
+        prompt = _rendered(templates, [_USER, {"role": "assistant", "content": content}, _USER])
+        if _TEXT in prompt and _REASONING not in prompt:
+            return replace(each, wrappers=())
+    return None
+
+
+def _text_left(form: ToolFormat, turn: MarkedTurn) -> int | None:
+    """Return how much text is left beside the call; None if the format does not read it."""
+    ((name, arguments),) = turn.calls
+    source = Source()
+    emitter = Emitter(source, [Tool(name, {})])
+    source.feed(turn.text)
+    source.end()
+    for _ in form.parse(source, emitter):
+        pass
+    emitter.finish()
+    events = emitter.drain()
+    calls = [event for event in events if isinstance(event, CallStarted)]
+    written = "".join(event.json for event in events if isinstance(event, ArgumentsDelta))
+    are_whole = all(event.complete for event in events if isinstance(event, CallEnded))
+    if len(calls) != 1 or not are_whole or json.loads(written) != arguments:
+        return None
+    return sum(len(event.text) for event in events if isinstance(event, ParsedText))
+
+
+def _reading_format(turn: MarkedTurn) -> ToolFormat | None:
+    """Return the format that reads the call of a turn, and writes it most alike."""
+    best, fewest = None, (0, 0)
+    for name, form in TOOL_FORMATS.items():
+        left = _text_left(form, turn) if name != "json" else None
+        if left is not None:
+            unlike = left, _unlikeness(form, turn)
+            if best is None or unlike < fewest:
+                best, fewest = form, unlike
+    return best
+
+
+def _unlikeness(form: ToolFormat, turn: MarkedTurn) -> int:
+    """Return how much of the format's own writing of the call the turn lacks, from its end on."""
+    ((name, arguments),) = turn.calls
+    guides = form.guides([Tool(name, {})], parallel=True)
+    if not guides:
+        return 0
+    written = "".join(write_call(guides[0], name, json.dumps(arguments)).split())
+    shown = "".join(turn.text.split())
+    return min(
+        missing for missing in range(len(written) + 1) if written[: len(written) - missing] in shown
+    )
+
+
+def _derived_format(templates: ModelTemplates, turn: MarkedTurn) -> ToolFormat | None:
+    """Make a format of the text around a call."""
+    other = templates.marked_turn(0, with_text=True)
+    body = _difference(turn.text, other.text if other else turn.header)
+    for derive in (_derive_json, _derive_named):
+        derived = derive(body, turn.calls[0][0])
+        if derived is not None and _text_left(derived, turn) is not None:
+            return derived
+    return None
+
+
+def _difference(text: str, other: str) -> str:
+    """Return the part of a text that another one lacks, with whole tags at its ends."""
+    begin = len(commonprefix([text, other]))  # noqa: RUF071 - of characters, not of folders
+    if (tag := text.rfind("<", 0, begin)) > text.rfind(">", 0, begin):
+        begin = tag
+    same = commonprefix([text[begin:][::-1], other[begin:][::-1]])  # noqa: RUF071
+    part = text[begin : len(text) - len(same)]
+    tag = part.rfind("<")
+    return part[:tag] if tag > part.rfind(">") else part
+
+
+def _derive_json(body: str, name: str) -> MarkerFormat | None:
+    begin = body.rfind("{", 0, max(body.find(f'"{name}"'), 0))
+    if begin < 0:
+        return None
+    before = body[:begin].rstrip()
+    is_array = before.endswith("[")
+    end = _end_of_json(body, begin)
+    if end is None:
+        return None
+    grammar = JsonGrammar(
+        prefix=before[:-1] if is_array else body[:begin],
+        suffix=body[end:].lstrip().removeprefix("]") if is_array else body[end:],
+        writes_array=is_array,
+        has_names_as_keys=f'"{name}": {{' in body,
+    )
+    return _behind_marker(grammar, grammar.prefix, grammar.suffix)
+
+
+def _derive_named(body: str, name: str) -> MarkerFormat | None:
+    prefix, _, rest = body.partition(name)
+    separator = rest[: max(rest.find("{"), 0)]
+    end = _end_of_json(rest, len(separator))
+    if end is None:
+        return None
+    separators = (separator.strip(),) if separator.strip() else ()
+    grammar = NamedGrammar(separators=separators, written=(f"{prefix}NAME{separator}", rest[end:]))
+    return _behind_marker(grammar, prefix, rest[end:])
+
+
+def _behind_marker(grammar: Grammar, prefix: str, suffix: str) -> MarkerFormat | None:
+    marker, closer = prefix.strip(), suffix.strip()
+    if len(marker) < 2 or marker.isalnum() or set(marker) & set('{"'):
+        return None
+    return MarkerFormat((grammar,), (marker,), closers=(closer,) if closer else ())
+
+
+def _end_of_json(text: str, begin: int) -> int | None:
+    try:
+        return json.JSONDecoder().raw_decode(text, begin)[1]
+    except ValueError:
+        return None
+
+
+def _described_format(prompt: str) -> ToolFormat | None:
+    """Return the format whose words a prompt holds."""
+    best, most = None, 0
+    for form in TOOL_FORMATS.values():
+        words = {word for word in form.signs | form.special_tokens if word in prompt}
+        if words & form.signs and len(words) > most:
+            best, most = form, len(words)
+    return best
+
+
+def _count_words(text: str, form: ReasoningFormat) -> int:
+    """Count the format's words in a text; 0 if it holds none that begins or ends reasoning."""
+    own = {*form.starts, *(form.ends if form.is_single else ())}
+    if not any(word in text for word in own):
+        return 0
+    words = {*own, *form.ends, *(word for pair in form.wrappers for word in pair if word)}
+    return sum(word in text for word in words)
+
+
+def _derived_reasoning(turns: Sequence[MarkedTurn]) -> ReasoningFormat | None:
+    """Make a format of the tags around reasoning."""
+    for turn in turns:
+        before, shown, after = turn.text.partition(turn.reasoning)
+        start, end = _TAG.search(before), _END_TAG.match(after)
+        if shown and start and end:
+            return ReasoningFormat((start.group(1),), (end.group(1),), f"\n{end.group(1)}")
+    return None
