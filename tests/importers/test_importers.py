@@ -260,6 +260,44 @@ def test_values_of_vllm(option: str, expected: dict[str, Any] | None) -> None:
         assert result.rows[-1].outcome is Outcome.UNSUPPORTED
 
 
+@pytest.mark.parametrize(
+    ("source", "parser"),
+    [
+        ("vllm serve a/b --tool-call-parser kimi_k2", "kimi_k2"),
+        ("vllm serve a/b --tool-call-parser glm47", "glm45"),
+        ("vllm serve a/b --tool-call-parser deepseek_v4", "deepseek_v32"),
+        ("vllm serve a/b --tool-call-parser cohere_command3", "command_r7b"),
+        ("vllm serve a/b --tool-call-parser hunyuan_a13b", "hunyuan"),
+        ("vllm serve a/b --tool-call-parser openai", "harmony"),
+        ("vllm serve a/b --tool-call-parser longcat", "auto"),
+        ("trtllm-serve a/b --tool_parser kimi_k2", "kimi_k2"),
+        ("trtllm-serve a/b --tool_parser deepseekv3.1", "deepseek_v31"),
+        ("trtllm-serve a/b --tool_parser qwen3", "hermes"),
+        ("trtllm-serve a/b --tool_parser poolside_v1", "glm45"),
+        ("trtllm-serve a/b --tool_parser xing4_0", "telechat4"),
+    ],
+)
+def test_parsers_of_calls_have_other_names(source: str, parser: str) -> None:
+    values = read_sources([source]).convert("1.2.1").metadata
+    assert values["serving"]["tool_parser"] == parser
+
+
+@pytest.mark.parametrize(
+    ("source", "parser"),
+    [
+        ("vllm serve a/b --reasoning-parser glm45", "qwen3"),
+        ("vllm serve a/b --reasoning-parser minimax_m3", "minimax_m3"),
+        ("vllm serve a/b --reasoning-parser openai_gptoss", "harmony"),
+        ("trtllm-serve a/b --reasoning_parser nano-v3", "qwen3"),
+        ("trtllm-serve a/b --reasoning_parser deepseek-r1", "deepseek_r1"),
+        ("trtllm-serve a/b --reasoning_parser kimi_k3", "kimi_k3"),
+    ],
+)
+def test_parsers_of_reasoning_have_other_names(source: str, parser: str) -> None:
+    values = read_sources([source]).convert("1.2.1").metadata
+    assert values["serving"]["reasoning_parser"] == parser
+
+
 def test_a_prompt_with_dollars_is_no_variable(tmp_path: Path) -> None:
     example = {"messages": [{"role": "user", "content": "Is $x$ worth $1?"}]}
     content = {

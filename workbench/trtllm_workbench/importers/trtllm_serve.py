@@ -7,13 +7,14 @@ arguments follow from `releases/llm_arguments.toml`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from trtllm_truss.engines.checkpoint.argument_table import Argument
 from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS
 from trtllm_truss.engines.checkpoint.variants import DECODING_TYPES, DRAFT_MODEL, parse_drafts
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import describe_releases, rows_for
+from trtllm_truss.settings.model import ReasoningParser, ToolParser
 from trtllm_workbench.importers.rules import (
     ConversionResult,
     Given,
@@ -61,33 +62,55 @@ def drafts(text: str) -> object:
 
 
 def _word(allowed: Sequence[str], field: str, renamed: Mapping[str, str]) -> WordMap:
-    refused = f"there is no such parser; serving.{field} has {', '.join(allowed)}"
-    return WordMap({**{word: word for word in allowed}, **renamed}, refused=refused)
+    own = {word: word for word in (*allowed, "auto", "none")}
+    refused = (
+        f"there is no such parser; serving.{field} has {', '.join(own)}, of which auto recognizes "
+        "the format in the chat template"
+    )
+    return WordMap({**own, **renamed}, refused=refused)
 
 
 TOOL_PARSERS = _word(
-    (
-        *("hermes", "qwen3_coder", "llama3_json", "pythonic", "mistral", "deepseek_v3"),
-        *("deepseek_v31", "granite", "phi4_mini", "json", "auto", "none"),
-    ),
+    get_args(ToolParser),
     "tool_parser",
     {
-        **dict.fromkeys(("openai", "gpt_oss", "harmony"), "harmony"),
-        **dict.fromkeys(("qwen3", "qwen25", "qwen"), "hermes"),
+        **dict.fromkeys(("openai", "gpt_oss", "gpt-oss"), "harmony"),
+        **dict.fromkeys(("qwen3", "qwen25", "qwen", "granite4", "ernie45", "mimo"), "hermes"),
+        **dict.fromkeys(("qwen3_xml", "seed_oss", "step3p5", "qwen3_5"), "qwen3_coder"),
+        **dict.fromkeys(("glm4", "glm", "glm47", "poolside_v1", "laguna"), "glm45"),
+        **dict.fromkeys(("kimi_k25", "kimi-k2"), "kimi_k2"),
         **dict.fromkeys(("deepseekv3", "deepseek-v3"), "deepseek_v3"),
-        **dict.fromkeys(("deepseekv31", "deepseek_v3_1"), "deepseek_v31"),
+        **dict.fromkeys(("deepseekv31", "deepseekv3.1", "deepseek_v3_1"), "deepseek_v31"),
+        **dict.fromkeys(("deepseekv32", "deepseek_v4", "deepseekv4"), "deepseek_v32"),
+        **dict.fromkeys(("deepseek_v41", "deepseekv41"), "deepseek_v32"),
+        **dict.fromkeys(("minimax", "minimax-m2"), "minimax_m2"),
         **dict.fromkeys(("llama4_pythonic", "llama4"), "pythonic"),
         **dict.fromkeys(("llama3", "llama4_json"), "llama3_json"),
-        **{"phi4_mini_json": "phi4_mini", "qwen3_xml": "qwen3_coder"},
-        **{"granite-20b-fc": "granite"},
+        **dict.fromkeys(("phi4_mini_json",), "phi4_mini"),
+        **dict.fromkeys(("nemotron_json", "nemotron_nano_v2"), "nemotron"),
+        **dict.fromkeys(("cohere_command3", "cohere_command4", "command_a"), "command_r7b"),
+        **dict.fromkeys(("jamba",), "apriel"),
+        **dict.fromkeys(("hunyuan_a13b", "hy_v3"), "hunyuan"),
+        **dict.fromkeys(("xing4_0", "xingchen4"), "telechat4"),
+        **dict.fromkeys(("longcat", "functionary", "gigachat3", "granite-20b-fc"), "auto"),
     },
 )
+"""Parsers of vLLM, SGLang and TensorRT-LLM, by their names there. The last ones have a format that
+is made of what their chat templates show."""
+
 REASONING_PARSERS = _word(
-    ("deepseek_r1", "qwen3", "granite", "mistral", "seed_oss", "auto", "none"),
+    get_args(ReasoningParser),
     "reasoning_parser",
     {
-        **dict.fromkeys(("openai_gptoss", "gpt_oss", "harmony"), "harmony"),
-        **dict.fromkeys(("deepseek-r1", "deepseek_v3", "qwq"), "deepseek_r1"),
+        **dict.fromkeys(("openai_gptoss", "gpt_oss", "gpt-oss"), "harmony"),
+        **dict.fromkeys(("deepseek-r1", "deepseek_v3", "deepseek_v4", "qwq"), "deepseek_r1"),
+        **dict.fromkeys(("qwen3_5", "glm45", "glm47", "mimo", "olmo3", "holo2"), "qwen3"),
+        **dict.fromkeys(("kimi_k2", "kimi_k25", "ernie45", "step3", "step3p5"), "qwen3"),
+        **dict.fromkeys(("nano-v3", "nemotron-v3", "nemotron_v3", "nemotron"), "qwen3"),
+        **dict.fromkeys(("minimax_m2", "minimax_m2_append_think"), "qwen3"),
+        **dict.fromkeys(("poolside_v1", "laguna"), "qwen3"),
+        **dict.fromkeys(("cohere_command3", "cohere_command4"), "command_r7b"),
+        **dict.fromkeys(("hunyuan_a13b",), "hunyuan"),
     },
 )
 
