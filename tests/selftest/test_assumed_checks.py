@@ -137,7 +137,7 @@ def test_a_served_checkpoint_is_asked(
     program.parent.mkdir()
     program.write_text(NVIDIA_SMI)
     program.chmod(0o755)
-    environment["PATH"] += f"{os.pathsep}{program.parent}"
+    environment["PATH"] = f"{program.parent}{os.pathsep}{environment['PATH']}"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     adapter = write_smollm2_adapter(tmp_path / "adapter")

@@ -1,4 +1,4 @@
-"""What `runtime` accepts, the backend reads: by the functions below `std::stoi` and `std::stof`."""
+"""The values that `runtime` accepts, read as the backend does: by the C functions of `std::stoi`."""
 
 from __future__ import annotations
 

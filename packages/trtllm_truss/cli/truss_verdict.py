@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.cli.common import write
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.validation import did_you_mean, dotted_path, shown_name
 
@@ -138,4 +139,4 @@ def _sentence(message: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(list(read_by_truss(Path(sys.argv[1])))))
+    write(json.dumps(list(read_by_truss(Path(sys.argv[1])))))
