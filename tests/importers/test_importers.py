@@ -219,6 +219,37 @@ def test_a_file_beside_the_command_is_read(tmp_path: Path, monkeypatch: pytest.M
     assert found.convert(None).metadata["runtime"] == {"llm_args": {"max_seq_len": 4096}}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "part"),
+    [
+        ({"enable_iter_perf_stats": True}, Outcome.NOT_NEEDED, "metrics of its own"),
+        ({"enable_iter_req_stats": True}, Outcome.NOT_NEEDED, "metrics of its own"),
+        ({"max_stats_len": 9}, Outcome.NOT_NEEDED, "metrics of its own"),
+        ({"kv_cache_config": {"event_buffer_max_size": 9}}, Outcome.NOT_NEEDED, "--kv-events"),
+        ({"kv_cache_config": {"tokens_per_block": 64}}, Outcome.UNSUPPORTED, "1.1 and later"),
+        ({"moe_config": {"disable_finalize_fusion": True}}, Outcome.UNSUPPORTED, "1.1 and later"),
+        (
+            {"speculative_config": {"decoding_type": "NGram"}},
+            Outcome.UNSUPPORTED,
+            "max_draft_len is missing; NGram needs it",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "NGram", "max_draft_len": 3}},
+            Outcome.MAPPED,
+            "runtime.llm_args.speculative_config",
+        ),
+    ],
+)
+def test_arguments_of_trtllm_serve(
+    arguments: dict[str, Any], outcome: Outcome, part: str, tmp_path: Path
+) -> None:
+    file = file_of(tmp_path, "a.yaml", yaml.safe_dump(arguments))
+    result = read_sources(["trtllm-serve a/b", file]).convert("1.0.0")
+    assert result.rows[-1].outcome is outcome
+    assert part in result.rows[-1].detail
+    assert ("runtime" in result.metadata) == (outcome is Outcome.MAPPED)
+
+
 def test_unknown_options_are_named_with_a_neighbour() -> None:
     row = rows_of("vllm serve a/b --max-modal-len 3 --frobnicate")["--max-modal-len"]
     assert row.outcome is Outcome.UNKNOWN

@@ -197,6 +197,7 @@ def test_values_of_a_checkpoint(name: str, value: str, expected: dict[str, Any])
         ({"max_model_len": "8192"}, Outcome.MAPPED, "runtime.llm_args.max_seq_len"),
         ({"tool_call_parser": "llama3_json"}, Outcome.MAPPED, "serving.tool_parser"),
         ({"enable_auto_tool_choice": "true"}, Outcome.NOT_NEEDED, "choose by themselves"),
+        ({"event_buffer_max_size": "9"}, Outcome.NOT_NEEDED, "dynamo --kv-events"),
     ],
 )
 def test_other_options_of_a_checkpoint(
