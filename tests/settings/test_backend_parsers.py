@@ -1,4 +1,4 @@
-"""The values that `runtime` accepts, read as the backend does: by the C functions of `std::stoi`."""
+"""Values that `runtime` accepts, read as the backend does: by the functions below `std::stoi`."""
 
 from __future__ import annotations
 
