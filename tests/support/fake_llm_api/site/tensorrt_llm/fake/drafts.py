@@ -53,6 +53,6 @@ def make_drafts(given):
     return Drafts(kind, given)
 
 
-def chosen_by_mapping():
-    """Return True if a mapping with `decoding_type` is no value of `speculative_config`."""
+def needs_from_dict():
+    """Return True if `speculative_config` takes no mapping with `decoding_type`."""
     return not IS_1_3 and "drafts-by-kind" not in OTHERWISE

@@ -6,7 +6,7 @@ Source: `_generate_cuda_graph_batch_sizes` of llmapi/llm_args.py, 1.2.1.
 from types import SimpleNamespace
 
 from tensorrt_llm.fake.argument_classes import read_sparse_attention
-from tensorrt_llm.fake.drafts import chosen_by_mapping, make_drafts
+from tensorrt_llm.fake.drafts import needs_from_dict, make_drafts
 from tensorrt_llm.fake.llm_args import CLASSES, TorchLlmArgs
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import IS_1_3
@@ -21,7 +21,7 @@ globals().update({name: made for name, made in CLASSES.items() if name.endswith(
 class DecodingBaseConfig:
     model_fields = CLASSES["DecodingBaseConfig"].model_fields
 
-    if chosen_by_mapping():
+    if needs_from_dict():
 
         @classmethod
         def from_dict(cls, data):
