@@ -6,7 +6,7 @@ Source: `_generate_cuda_graph_batch_sizes` of llmapi/llm_args.py, 1.2.1.
 from types import SimpleNamespace
 
 from tensorrt_llm.fake.argument_classes import read_sparse_attention
-from tensorrt_llm.fake.drafts import needs_from_dict, make_drafts
+from tensorrt_llm.fake.drafts import make_drafts, needs_from_dict
 from tensorrt_llm.fake.llm_args import CLASSES, TorchLlmArgs
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import IS_1_3
