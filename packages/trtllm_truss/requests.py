@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -74,6 +74,8 @@ class ChatFormat:
             begin; None for a model without. Its tokens are counted if its end is one token.
         shows_reasoning_start: begin an answer with the word that begins its reasoning if that is
             the end of the prompt.
+        write_call: writes a call by the name of its function and its arguments as JSON, for a chat
+            template that shows no calls; None for one JSON object.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -83,6 +85,7 @@ class ChatFormat:
     answer_prefix: str = ""
     reasoning: ReasoningWords | None = None
     shows_reasoning_start: bool = True
+    write_call: Callable[[str, str], str] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +99,8 @@ class GenerationRequest:
     Attributes:
         prompt: text to continue.
         prompt_ids: token ids to continue.
-        messages: conversation for the tokenizer's chat template.
+        messages: conversation for the tokenizer's chat template; the package `conversation` has its
+            keys.
         chat: arguments of the chat template.
         add_special_tokens: add the model's special tokens, such as BOS, to `prompt`; false if it
             contains them.

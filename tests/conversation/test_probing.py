@@ -120,7 +120,7 @@ def test_a_slow_template_is_not_asked_for_long() -> None:
 
     slow = Slow()
     shape = probe({"default": slow}, {}, lambda: slow.renders * MAX_PROBE_S / 4)
-    assert slow.renders < 10
+    assert slow.renders < 20
     assert shape.form == Form()
     assert "takes too long" in shape.answers[1].answer
 

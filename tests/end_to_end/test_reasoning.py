@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.thinker import (
+    CITY,
     KINDS,
     LONG,
     MODES,
     QUESTION,
     THOUGHTS,
+    TOOLS,
     prompt_ids,
     serve_thinker,
     tokenizer_folder,
@@ -31,16 +33,6 @@ from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 Json = dict[str, Any]
 LIMIT = 48
 RELEASED = bytes(4096)
-CITY = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 8}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-TOOLS = [
-    {"type": "function", "function": {"name": f"get_{what}", "parameters": CITY}}
-    for what in ("weather", "time")
-]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 GUIDES: dict[str, Json] = {
     "json_schema": {
@@ -145,10 +137,11 @@ def chat(served: Served, *, stream: bool = False, **fields: Any) -> Json:
 def check_content(guide: str, choice: Json) -> None:
     message = choice["message"]
     if guide.endswith("tool"):
-        (call,) = message["tool_calls"]
-        assert call["function"]["name"] in ("get_weather", "get_time")
-        assert guide != "named tool" or call["function"]["name"] == "get_weather"
-        assert json.loads(call["function"]["arguments"]).keys() == {"city"}
+        assert message["tool_calls"]
+        for call in message["tool_calls"]:
+            assert call["function"]["name"] in ("get_weather", "get_time")
+            assert guide != "named tool" or call["function"]["name"] == "get_weather"
+            assert json.loads(call["function"]["arguments"]).keys() == {"city"}
         assert not message["content"]
         assert choice["finish_reason"] == ("stop" if guide == "named tool" else "tool_calls")
         return
@@ -195,7 +188,8 @@ def test_guides_and_forced_calls_follow_the_reasoning(
         thoughts = "" if mode == "none" else THOUGHTS
         assert (choice["message"].get("reasoning_content") or "") == thoughts
         usage = choice["usage"]
-        assert usage["prompt_tokens"] == len(prompt_ids(tokenizer, QUESTION, mode))
+        tools = GUIDES[guide].get("tools")
+        assert usage["prompt_tokens"] == len(prompt_ids(tokenizer, QUESTION, mode, tools))
         opening = " <think>\n" if mode == "the model opens it" else ""
         reasoned = f"{opening}{THOUGHTS}\n</think>" if thoughts else ""
         counted = len(tokenizer.encode(reasoned))

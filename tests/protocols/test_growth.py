@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
+from trtllm_truss.conversation.form import Form
+from trtllm_truss.conversation.writing import write
 from trtllm_truss.protocols.messages.body import parse_messages
-from trtllm_truss.protocols.openai.body import parse_chat
 from trtllm_truss.protocols.openai.tools import read_flat_tool_use, read_tool_use
 from trtllm_truss.protocols.responses.body import parse_response
-from trtllm_truss.protocols.tool_use import ModelFormats
-
-PLAIN = ModelFormats(template="{{ messages }}")
-"""A template without tools gets calls and results as text."""
 
 TEXT = "a" * 1_000_000
 REASONING = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": TEXT}]}
@@ -27,32 +24,35 @@ ITEMS = 8
     [
         (parse_response, {"input": [{"role": "assistant", "content": TEXT}] * ITEMS}),
         (parse_response, {"input": [REASONING] * ITEMS}),
-        (parse_chat, {"messages": [{"role": "tool", "content": TEXT}] * ITEMS}),
         (
             parse_messages,
-            {
-                "max_tokens": 1,
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [{"type": kind, "tool_use_id": "a", "content": TEXT}],
-                    }
-                    for kind in ["tool_result"] * ITEMS
-                ],
-            },
+            {"max_tokens": 1, "messages": [{"role": "user", "content": TEXT}] * ITEMS},
         ),
     ],
 )
 def test_adjacent_texts_are_joined_once(parse: Callable[..., Any], body: dict[str, Any]) -> None:
     """Appended one by one, the last two results would be in memory together."""
-    parse(body, {}, PLAIN)
+    peak_bytes = peak_of(lambda: parse(body, {}))
+    assert ITEMS * len(TEXT) <= peak_bytes < 1.5 * ITEMS * len(TEXT)
+
+
+@pytest.mark.parametrize("role", ["tool", "user", "system"])
+def test_texts_are_joined_once_for_a_template(role: str) -> None:
+    turns = [{"role": "user", "content": "a"}, *[{"role": role, "content": TEXT}] * ITEMS]
+    form = Form(calls="text", results="user", joins=True, system="first", orphans="user")
+    peak_bytes = peak_of(lambda: write(turns, None, form))
+    assert ITEMS * len(TEXT) <= peak_bytes < 2.5 * ITEMS * len(TEXT)
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Return the bytes of memory that a work takes, the second time."""
+    work()
     tracemalloc.start()
     try:
-        parse(body, {}, PLAIN)
-        peak_bytes = tracemalloc.get_traced_memory()[1]
+        work()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert ITEMS * len(TEXT) <= peak_bytes < 1.5 * ITEMS * len(TEXT)
 
 
 class Name(str):

@@ -27,6 +27,7 @@ LONG = [{"role": "user", "content": "Is it a long day?"}]
 TEMPLATE = """\
 {%- set shot = '\\nA: <think>\\nI look. It is so.\\n</think>\\n\\nYes.\\n' -%}
 {%- if mode == 'none' -%}{%- set shot = '\\nA: Yes.\\n' -%}{%- endif -%}
+{%- for tool in tools or [] -%}{{ tool | tojson + '\\n' }}{%- endfor -%}
 Q: Is it day?{{ shot }}Q: Is it hot?{{ shot }}Q: Is it dry?{{ shot }}\
 Q: {{ messages[-1].content }}
 A:{% if mode is not defined %} <think>
@@ -54,12 +55,29 @@ _SCRIPTS: list[tuple[list[dict[str, str]] | None, str, str | None, str]] = [
 ]
 
 
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": f"get_{what}", "parameters": CITY}}
+    for what in ("weather", "time")
+]
+
+
 def tokenizer_folder(folder: Path) -> Path:
     return write_smollm2_tokenizer(folder / "tokenizer", TEMPLATE)
 
 
-def prompt_ids(tokenizer: TextTokenizer, messages: list[dict[str, str]], mode: str) -> list[int]:
-    return tokenizer.apply_chat_template(messages, variables=MODES[mode])
+def prompt_ids(
+    tokenizer: TextTokenizer,
+    messages: list[dict[str, str]],
+    mode: str,
+    tools: list[dict[str, Any]] | None = None,
+) -> list[int]:
+    return tokenizer.apply_chat_template(messages, variables=MODES[mode], tools=tools)
 
 
 def serve_thinker(kind: str, folder: Path, **settings: Any) -> Served:
@@ -104,11 +122,12 @@ def _write_scripts(folder: Path) -> Path:
     tokenizer = load_tokenizer(folder)
     scripts = [
         (
-            [] if messages is None else prompt_ids(tokenizer, messages, mode),
+            [] if messages is None else prompt_ids(tokenizer, messages, mode, tools),
             guide,
             tokenizer.encode(text, add_special_tokens=False),
         )
         for messages, mode, guide, text in _SCRIPTS
+        for tools in ((None,) if messages is None else (None, TOOLS))
     ]
     file = folder / "scripts.json"
     file.write_text(json.dumps(scripts))

@@ -41,13 +41,18 @@ def test_bos_is_there_once() -> None:
 
 
 def test_a_template_for_tools_is_used_with_tools() -> None:
-    templates = {"default": "plain", "tool_use": "{{ tools[0].name }} {{ mode }}"}
+    templates = {
+        "default": "{{ messages[0].content }}",
+        "tool_use": "{{ tools[0].function.name }} {{ mode }} {{ messages[0].content }}",
+    }
     tokenizer = wrap(tokenizer_of("byte-level")._backend, chat_templates=templates)
-    assert tokenizer.decode(tokenizer.apply_chat_template(HELLO)) == "plain"
+    assert tokenizer.decode(tokenizer.apply_chat_template(HELLO)) == "Hello 🤖"
     ids = tokenizer.apply_chat_template(
-        HELLO, tools=[{"name": "search"}], variables={"mode": "fast"}
+        HELLO,
+        tools=[{"type": "function", "function": {"name": "search"}}],
+        variables={"mode": "fast"},
     )
-    assert tokenizer.decode(ids) == "search fast"
+    assert tokenizer.decode(ids) == "search fast Hello 🤖"
 
 
 def test_a_model_without_template_is_an_error() -> None:

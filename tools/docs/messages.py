@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
+from trtllm_truss.protocols.conversation.blocks import ECHOED
 from trtllm_truss.protocols.messages.body import (
-    ECHOED,
     REFUSED,
     REFUSED_TOOL_KEYS,
     UNUSED,
@@ -44,9 +44,13 @@ with client.messages.stream(
   `model_context_window_exceeded`. Other stop reasons are `end_turn`, `max_tokens`,
   `stop_sequence`, with the matched word as `stop_sequence`, and `tool_use`.
 - Content blocks are `text`, `tool_use` and `tool_result`, `thinking` and `redacted_thinking`; the
-  last one is dropped. Images, documents and other blocks are refused by type with 400.
-- Adjacent messages of one role become one. A last message by the assistant is continued, which
-  needs text at its end and a chat template that renders it unchanged.
+  last one is dropped. Other blocks are refused by type with 400; in a `tool_result`, images and
+  other media become `[image omitted]`, so that an agent goes on, and search results, text documents
+  and references to tools their text.
+- Adjacent messages of one role become one, in which results come first. A last message by the
+  assistant is continued, which needs text at its end and a chat template that renders it unchanged.
+- System messages after the first one, such as Claude Code's, stay in their place or are moved, as
+  [the chat template](openai.md#conversations-and-the-chat-template) needs it.
 - A stream has named events: `message_start`, for each block `content_block_start`,
   `content_block_delta` and `content_block_stop`, then `message_delta` with the stop reason and the
   usage, then `message_stop`. `message_start` reports 0 tokens, because the engine counts them at
@@ -90,7 +94,7 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
   its JSON ends early, and `stop_reason` is not `tool_use` unless another call is whole.
 - A result with `is_error` reaches the model as `Error: …`, unless it begins with that word.
 - Thoughts are `thinking` blocks with the constant signature `unsigned`, which nobody checks; sent
-  back, they reach the chat template as `reasoning_content`. `display: omitted` empties them.
+  back, they reach the chat template under the name that it reads. `display: omitted` empties them.
 - `thinking` of type `enabled` and `disabled` sets the template's variables `enable_thinking` and
   `thinking`; `adaptive`, or no `thinking`, leaves the choice to the template. A model whose
   template has neither variable thinks as it always does. `budget_tokens` must be below `max_tokens`

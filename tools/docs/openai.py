@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
-from trtllm_truss.protocols import tool_use
+from trtllm_truss.protocols.conversation import chat, items
 from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.openai import body
 from trtllm_truss.protocols.openai.fields import (
@@ -16,7 +16,6 @@ from trtllm_truss.protocols.openai.fields import (
     SharedFields,
 )
 from trtllm_truss.protocols.responses import body as responses
-from trtllm_truss.protocols.responses.body import ECHOED
 
 _INTRODUCTION = """\
 # OpenAI's API
@@ -160,14 +159,10 @@ and the first such request is logged; forced calls work.
   schema is refused by name, as at OpenAI; else its other parts hold.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
-- If the chat template has no tools, as SmolLM2's, the functions and the form of a call are
-  described in the system message, or in the first message where the template refuses that role;
-  earlier calls become text of that form, and results become messages of the user in
-  `<tool_response>`.
-- Keys that clients echo or note in messages are ignored: {echoed}; `reasoning` counts as
-  `reasoning_content`. Arguments of earlier calls reach the template as an object, or as text if
-  they are not one. Other unknown keys are refused by name, as at OpenAI: they can hold what the
-  model should read, such as `images`. vLLM drops them.
+- Keys that clients echo or note in messages are ignored: {echoed}; `reasoning`, `thinking`,
+  `thought` and parts of these types count as `reasoning_content`, the role `function` as `tool`.
+  Other unknown keys are refused by name, as at OpenAI: they can hold what the model should read,
+  such as `images`. vLLM drops them.
 - `prefix: true` or `partial: true` in the last message, if that is the assistant's, means
   `continue_final_message`. The answer holds the continuation only, as at DeepSeek; Mistral repeats
   the prefix.
@@ -175,6 +170,33 @@ and the first such request is logged; forced calls work.
   part of `completion_tokens`; where that marker is one token of the tokenizer,
   `usage.completion_tokens_details.reasoning_tokens` counts them.
 - `logprobs` holds all generated tokens of an answer, those of reasoning and calls included.
+
+### Conversations and the chat template
+
+Templates differ in what they show. At the start the server renders small conversations with marker
+words, and keeps for each question the first form whose markers are all in the prompt, in the order
+of transformers and of the models' authors. Every conversation of a new outline is tried in the same
+way before its first use, so no text is lost silently: it is written in a form that the template
+shows, or refused with the reason.
+
+- Plain conversations, and all others that the template shows whole, are rendered as by
+  transformers.
+- System messages stay where they are; where the template shows the first only, the others are
+  appended to it, and where it shows none they begin the user's text.
+- Where turns must alternate, neighbours of one role are joined.
+- A call's text and several calls in one message are divided into turns where the template shows
+  only one of them, each call followed by its result.
+- Arguments reach the template as an object, or as JSON text for templates that join text. Those
+  that are empty, blank or `null` are an empty object; others that hold no object, such as those
+  that `max_tokens` cut, stay their text, within an object where the template needs one.
+- Reasoning has the name that the template reads. Templates leave out that of earlier turns.
+- Functions without `description` or `parameters`, and types that are lists or unknown, are
+  completed or reduced in the prompt where the template fails on them.
+- Where a template has no tools, as SmolLM2's, the functions and the form of a call are described in
+  the system message; earlier calls become text of that form, and results become messages of the
+  user in `<tool_response>`.
+- A result without its call stays a result, or becomes the user's text. Media in results, which no
+  model here reads, become `[image omitted]`; in other messages they are refused.
 
 ### Structured output of models that reason
 
@@ -219,8 +241,8 @@ print(response.output_text)
   are refused by name.
 - Items are of type `message` and `reasoning`, and calls of functions and custom tools with their
   outputs; content is text. Adjacent items of the assistant become one message for the chat
-  template, and `instructions` joins a system message at the beginning. Keys of items
-  that clients echo are ignored: {echoed}.
+  template, and `instructions` joins a system message at the beginning. Reasoning is its `content`,
+  or else its `summary`. Keys of items that clients echo are ignored: {echoed}.
 - The answer has an item of reasoning if the model reasons, then text and calls in the order of
   writing. Tools, forced calls and reasoning are those of `/v1/chat/completions` above. The model
   knows a function in a `namespace` as `<namespace>__<name>`, and a `custom` tool as a function with
@@ -252,12 +274,12 @@ def openai_page() -> str:
         _served(body.ChatFields, own_chat | shared),
         _unused(body.CHAT_UNUSED),
         _refused(body.CHAT_REFUSED),
-        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(tool_use.ECHOED))),
+        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(chat.ECHOED))),
         "## `/v1/completions`\n",
         _served(body.CompletionFields, own_completion | shared),
         _unused(body.COMPLETION_UNUSED),
         _refused(body.COMPLETION_REFUSED),
-        _RESPONSES.format(echoed=", ".join(f"`{key}`" for key in sorted(ECHOED))),
+        _RESPONSES.format(echoed=", ".join(f"`{key}`" for key in sorted(items.ECHOED))),
         _served(responses.ResponsesFields, (own_responses | shared) - responses.REFUSED.keys()),
         _unused(responses.UNUSED),
         _refused(responses.REFUSED),

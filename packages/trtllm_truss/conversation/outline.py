@@ -12,7 +12,7 @@ ones the first, the last, and one of each other kind.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -49,7 +49,7 @@ class TurnOutline(NamedTuple):
 Outline = tuple[TurnOutline, ...]
 
 
-def outline_of(turns: Sequence[Turn]) -> Outline:
+def outline_of(turns: Sequence[Mapping[str, Any]]) -> Outline:
     """Return the outline of a conversation."""
     steps: list[Outline] = []
     calls = find_calls(turns)
@@ -70,7 +70,7 @@ def outline_of(turns: Sequence[Turn]) -> Outline:
     return tuple(turn for steps in short for step in steps for turn in step)
 
 
-def _turn(turn: Turn, answers: int | None) -> TurnOutline:
+def _turn(turn: Mapping[str, Any], answers: int | None) -> TurnOutline:
     text = turn.get("content")
     return TurnOutline(
         turn["role"],
@@ -116,6 +116,7 @@ class Mark(NamedTuple):
     where: str = ""
 
 
+_NONE = re.compile(r"\bNone\b")
 _WRITTEN_PART = re.compile(r"""['"]type\\?['"]: ?\\?['"](text|thinking)\\?['"]""")
 
 
@@ -126,17 +127,16 @@ class Marked:
     Attributes:
         marks: every marker in it.
         keys: those that are names of arguments.
+        calls: the name of each call with its first argument.
+        textless: the markers before and after each turn that has calls and no text.
     """
 
     turns: list[Turn] = field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
     marks: list[Mark] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
-
-    @property
-    def may_show_none(self) -> bool:
-        calls = (mark.turn.calls for mark in self.marks if mark.turn)
-        return bool(self.tools) or any("every type" in each for each in calls)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    textless: list[tuple[str, str]] = field(default_factory=list)
 
     def word(self, what: str, turn: TurnOutline | None = None, where: str = "") -> str:
         """Add a marker; return its word."""
@@ -145,20 +145,29 @@ class Marked:
         return word
 
     def lost(self, prompt: str) -> list[Mark]:
-        """Return the markers that a prompt does not hold."""
-        return [mark for mark in self.marks if mark.word not in prompt]
+        """Return the markers that a prompt does not hold.
+
+        The name of a call stands before its arguments; elsewhere it is that of the result.
+        """
+        late = {
+            name for name, argument in self.calls if prompt.find(name) > prompt.find(argument) >= 0
+        }
+        return [mark for mark in self.marks if mark.word not in prompt or mark.word in late]
 
     def leaks(self, prompt: str) -> bool:
         """Return whether a prompt shows a list of parts as code, not its texts."""
         return _WRITTEN_PART.search(prompt) is not None
 
     def blemishes(self, prompt: str) -> int:
-        """Count what a prompt should not hold: a written None, and arguments encoded oddly.
+        """Count what a prompt should not hold.
 
-        Arguments are odd as JSON within JSON, or as Python writes a dictionary. Functions may be
-        described with None, and an argument may be None.
+        That is None written for a turn's missing text, and arguments that are JSON within JSON, or
+        as Python writes a dictionary.
         """
-        count = 0 if self.may_show_none else len(re.findall(r"\bNone\b", prompt))
+        count = 0
+        for before, after in self.textless:
+            begin, end = prompt.find(before), prompt.find(after) if after else len(prompt)
+            count += begin >= 0 and _NONE.search(prompt, begin, max(begin, end)) is not None
         for key in self.keys:
             count += f'\\"{key}' in prompt
             count += f"'{key}'" in prompt
@@ -189,9 +198,21 @@ def mark(outline: Outline, *, with_tools: bool = False) -> Marked:
         if turn.has_name:
             made["name"] = f"name{place}"
         marked.turns.append(made)
+    marked.textless = [*_textless(marked.turns)]
     if with_tools:
         marked.tools = [tool(marked)]
     return marked
+
+
+def _textless(turns: Sequence[Turn]) -> Iterator[tuple[str, str]]:
+    """Yield the texts around each turn that has calls and no text; none of their values is None."""
+    for place, turn in enumerate(turns):
+        calls = turn.get("tool_calls", ())
+        odd = any("null" in call["function"]["arguments"] for call in calls)
+        before = turns[place - 1].get("content") if place else None
+        if calls and not turn.get("content") and before and not odd:
+            after = turns[place + 1].get("content") if place + 1 < len(turns) else None
+            yield before, after or ""
 
 
 def reasoning_place(turn: TurnOutline, *, after_last_user: bool) -> str:
@@ -213,6 +234,7 @@ def _call(id_: str, call: CallOutline, marked: Marked, turn: TurnOutline) -> dic
     elif call != "no arguments":
         arguments[word()] = word()
         marked.keys += arguments
+        marked.calls.append((name, marked.keys[-1]))
     if call == "every type":
         arguments |= {"number": 7, "boolean": True, "null": None, "list": [word()]}
         arguments["object"] = {"inner": word()}

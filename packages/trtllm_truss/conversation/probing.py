@@ -33,7 +33,12 @@ MAX_PROBE_S = 2.0
 class Template(Protocol):
     """A compiled chat template, within limits of time and size."""
 
-    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        limit_s: float = ...,
+    ) -> str:
         """Render the prompt.
 
         Raises:
@@ -41,7 +46,10 @@ class Template(Protocol):
         """
 
     def render_open(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        limit_s: float = ...,
     ) -> str:
         """Render the prompt up to the end of the last message's text.
 
@@ -61,8 +69,12 @@ def render_written(
     *,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
+    limit_s: float | None = None,
 ) -> str:
     """Render what was written.
+
+    Args:
+        limit_s: CPU time; by default the template's own limit.
 
     Raises:
         InvalidRequest: the template rejects it, or fails on it.
@@ -74,7 +86,12 @@ def render_written(
         "add_generation_prompt": add_generation_prompt,
     }
     render = template.render_open if continue_final_message else template.render
-    return render(written.messages, context)
+    limit = {} if limit_s is None else {"limit_s": limit_s}
+    return render(written.messages, context, **limit)
+
+
+_BY_DESIGN = frozenset({"reasoning", "description", "parameter"})
+"""Kinds of markers that a template may leave out: reasoning, and parts of functions."""
 
 
 class Outcome(NamedTuple):
@@ -84,11 +101,13 @@ class Outcome(NamedTuple):
         error: the refusal; None for a prompt.
         lost: the markers that the prompt lacks.
         blemishes: see `Marked.blemishes`.
+        shows_calls: whether the prompt shows something of calls.
     """
 
     error: InvalidRequest | None
     lost: Sequence[Mark]
     blemishes: int = 0
+    shows_calls: bool = False
 
     @property
     def shows_all(self) -> bool:
@@ -96,8 +115,8 @@ class Outcome(NamedTuple):
 
     @property
     def shows_texts(self) -> bool:
-        """Return whether every text but reasoning is in the prompt."""
-        return self.error is None and all(mark.what == "reasoning" for mark in self.lost)
+        """Return whether every text is in the prompt, but for what may be left out by design."""
+        return self.error is None and all(mark.what in _BY_DESIGN for mark in self.lost)
 
 
 Render = Callable[[Written], str]
@@ -112,7 +131,11 @@ def attempt(render: Render, marked: Marked, form: Form) -> Outcome:
         return Outcome(error, marked.marks)
     if marked.leaks(prompt):
         return Outcome(None, marked.marks)
-    return Outcome(None, marked.lost(prompt), marked.blemishes(prompt))
+    lost = marked.lost(prompt)
+    shown = {each.what for each in marked.marks if each not in lost}
+    return Outcome(
+        None, lost, marked.blemishes(prompt), not shown.isdisjoint(("call", "arguments"))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +163,6 @@ class Shape:
         form: the form in which conversations are written.
         reasoning_places: where reasoning is shown; see `outline.reasoning_place`.
         continues: whether a prompt can end with the text of the last message.
-        blemishes: of a plain conversation; see `Marked.blemishes`.
         answers: one for each question.
         took_s: time of all renderings.
     """
@@ -148,7 +170,6 @@ class Shape:
     form: Form = field(default_factory=Form)
     reasoning_places: frozenset[str] = frozenset()
     continues: bool = True
-    blemishes: int = 0
     answers: tuple[Answer, ...] = ()
     took_s: float = 0.0
 
@@ -186,6 +207,7 @@ class _Question:
         outlines: conversations that one form must show.
         changes: of the form, in the order of trial, each with the words of its answer.
         tools: makes the functions offered; None for none.
+        about: kinds of markers that must be shown; none for all.
         applies: whether to ask, by the form so far.
     """
 
@@ -193,6 +215,7 @@ class _Question:
     outlines: Sequence[Outline]
     changes: Sequence[tuple[Change, str]] = ()
     tools: Callable[[Marked], list[dict[str, Any]]] | None = None
+    about: frozenset[str] = frozenset()
     applies: Callable[[Form], bool] = field(default=lambda form: True)
 
     def conversations(self) -> list[Marked]:
@@ -201,6 +224,8 @@ class _Question:
             marked = mark(outline)
             if self.tools is not None:
                 marked.tools = self.tools(marked)
+            if self.about:
+                marked.marks = [each for each in marked.marks if each.what in self.about]
             made.append(marked)
         return made
 
@@ -349,6 +374,7 @@ _TEXTS = (
         [(_AS_IS, ""), ({"drops_blank": True}, "left out")],
     ),
 )
+_OF_FUNCTIONS = frozenset({"function", "description", "parameter"})
 _FUNCTIONS = (
     _Question(
         "functions",
@@ -362,6 +388,7 @@ _FUNCTIONS = (
             ({"tools": "text"}, "described in the text"),
         ],
         tools=_one_tool,
+        about=_OF_FUNCTIONS,
     ),
     _Question(
         "functions without description or parameters",
@@ -373,6 +400,7 @@ _FUNCTIONS = (
             ({"fills_description": True, "fills_parameters": True}, "with empty ones"),
         ],
         tools=_bare_tools,
+        about=_OF_FUNCTIONS,
         applies=_by_template,
     ),
     _Question(
@@ -380,13 +408,13 @@ _FUNCTIONS = (
         [(_U,)],
         [(_AS_IS, ""), ({"simple_types": True}, "reduced to one type")],
         tools=_odd_tools,
+        about=_OF_FUNCTIONS,
         applies=_by_template,
     ),
 )
 _FIRST_CALL_FORMS = 6
 """The forms of calls by which a template that ignores them is told."""
 
-_ONE_CALL = _Question("a call and its result", [(_U, _CALL, _RESULT)])
 _CALLS = (
     _Question(
         "a call beside a text",
@@ -490,14 +518,22 @@ _CALL_GROUP = _Group(
 )
 
 _THOUGHTS = _calls("arguments", text="text", reasons=True)
-_REASONING_EVERYWHERE = (
-    *(_U, _THINKS, _U, _CALL_THINKS, _RESULT, _THOUGHTS, _RESULT, _A),
-    *(_U, _CALL_THINKS, _RESULT, _THOUGHTS, _RESULT, _THINKS),
+_REASONING_EVERYWHERE: Sequence[Outline] = (
+    (
+        *(_U, _THINKS, _U, _CALL_THINKS, _RESULT, _THOUGHTS, _RESULT, _A),
+        *(_U, _CALL_THINKS, _RESULT, _THOUGHTS, _RESULT),
+    ),
+    (_U, _THINKS),
 )
-_WHERE: tuple[tuple[str, Outline], ...] = (
+_FIRST_PLACES: tuple[tuple[str, Outline], ...] = (
     ("call", (_U, _CALL_THINKS, _RESULT)),
     ("answer", (_U, _THINKS)),
+)
+_OTHER_PLACES: tuple[tuple[str, Outline], ...] = (
+    ("text and call", (_U, _THOUGHTS, _RESULT)),
     ("earlier answer", (_U, _THINKS, _U)),
+    ("earlier call", (_U, _CALL_THINKS, _RESULT, _A, _U)),
+    ("earlier text and call", (_U, _THOUGHTS, _RESULT, _A, _U)),
 )
 
 
@@ -512,10 +548,9 @@ class _Probe:
         self._clock = clock
         self._began_s = clock()
         self._renders = 0
-        self._failure, self._has_reacted = "", False
+        self._failure, self._ignores_calls = "", False
         self.form = Form()
         self.answers: list[Answer] = []
-        self.blemishes = 0
 
     def render(self, written: Written, **options: bool) -> str:
         self._renders += 1
@@ -542,16 +577,21 @@ class _Probe:
             best = best or self._best_call({"tool_template": template})
         if best is None:
             knows_tools = self.form.tools == "variable"
-            best = self._best(_ONE_CALL.conversations(), _IN_TEXT[0 if knows_tools else 2 :])
-        self._keep(_ONE_CALL.name, best)
+            best = self._best(self._one_call(), _IN_TEXT[0 if knows_tools else 2 :])
+        self._keep("a call and its result", best)
 
     def _best_call(self, template: Change) -> tuple[Form, str] | None:
-        conversations = _ONE_CALL.conversations()
+        conversations = self._one_call()
         changes = [({**template, **change}, words) for change, words in _call_changes()]
         first, others = changes[:_FIRST_CALL_FORMS], changes[_FIRST_CALL_FORMS:]
         best = self._best(conversations, first)
-        ignores_calls = not self._has_reacted
-        return best if best or ignores_calls else self._best(conversations, others)
+        # Ids and names matter to templates that know functions.
+        is_over = best or self._ignores_calls or self.form.tools == "text"
+        return best if is_over else self._best(conversations, others)
+
+    def _one_call(self) -> list[Marked]:
+        """Return a call and its result, beside functions if the template knows them."""
+        return [mark((_U, _CALL, _RESULT), with_tools=self.form.tools != "text")]
 
     def ask(self, question: _Question) -> None:
         """Ask a question, and keep the change of the form that answers it best."""
@@ -564,7 +604,8 @@ class _Probe:
         """Return the first form that shows all, with the fewest blemishes, and its words."""
         best: tuple[int, Form, str] | None = None
         tried: set[Form] = set()
-        self._failure, self._has_reacted = "", False
+        rendered: list[bool] = []
+        self._failure = ""
         for change, words in changes:
             form = replace(self.form, **change)
             if form in tried:
@@ -573,9 +614,10 @@ class _Probe:
             if self.took_s > MAX_PROBE_S:
                 self._failure = self._failure or "not asked: the template takes too long"
                 break
-            outcomes = [self._attempt(marked, form) for marked in conversations]
-            self._has_reacted |= any(map(_notices_calls, conversations, outcomes))
-            if not all(outcome.shows_all for outcome in outcomes):
+            outcomes = self._attempt_each(conversations, form)
+            rendered += [each.shows_calls for each in outcomes if each.error is None]
+            self._ignores_calls = bool(rendered) and not any(rendered)
+            if not outcomes[-1].shows_all:
                 self._failure = self._failure or _failure(outcomes)
                 continue
             blemishes = sum(outcome.blemishes for outcome in outcomes)
@@ -583,11 +625,16 @@ class _Probe:
                 best = (blemishes, form, words)
             if not blemishes:
                 break
-        if best is None:
-            return None
-        if not self.answers:
-            self.blemishes = best[0]
-        return best[1:]
+        return best[1:] if best else None
+
+    def _attempt_each(self, conversations: Sequence[Marked], form: Form) -> list[Outcome]:
+        """Render conversations up to the first that is not shown."""
+        outcomes = []
+        for marked in conversations:
+            outcomes.append(self._attempt(marked, form))
+            if not outcomes[-1].shows_all:
+                break
+        return outcomes
 
     def _keep(self, name: str, best: tuple[Form, str] | None) -> None:
         if best is None:
@@ -601,19 +648,21 @@ class _Probe:
 
     def find_reasoning(self) -> frozenset[str]:
         """Find the key of reasoning, and the places where it is shown."""
-        everywhere = mark(_REASONING_EVERYWHERE)
-        shown: set[str] = set()
+        everywhere = [mark(outline) for outline in _REASONING_EVERYWHERE]
+        plain = self._attempt(everywhere[0], replace(self.form, reasoning=""))
         for key, words in _REASONING.items():
             if self.took_s > MAX_PROBE_S:
                 break
             form = replace(self.form, reasoning=key)
-            outcome = self._attempt(everywhere, form)
-            if outcome.shows_texts:
-                lost = {mark.where for mark in outcome.lost}
-                shown = {mark.where for mark in everywhere.marks} - lost - {""}
-            elif outcome.error is not None:
-                form, shown = self._ask_each_place(form)
-            if shown:
+            outcome = plain if plain.error else self._attempt(everywhere[0], form)
+            shown: set[str] = set()
+            if outcome.error:
+                shown = self._ask_each_place(form)
+            elif outcome.shows_texts:
+                outcomes = [outcome, *(self._attempt(each, form) for each in everywhere[1:])]
+                for marked, each in zip(everywhere, outcomes, strict=True):
+                    shown |= {mark.where for mark in marked.marks if mark not in each.lost}
+            if shown := shown - {""}:
                 self.form = form
                 places = ", ".join(sorted(shown))
                 self._note("reasoning", f"{words}, of: {places}", is_shown=True)
@@ -621,26 +670,22 @@ class _Probe:
         self._note("reasoning", "not shown", is_shown=False)
         return frozenset()
 
-    def _ask_each_place(self, form: Form) -> tuple[Form, set[str]]:
+    def _ask_each_place(self, form: Form) -> set[str]:
         """Find where reasoning is shown by a template that does not take it everywhere."""
-        found = {place for place, outline in _WHERE if self._attempt(mark(outline), form).shows_all}
-        if "call" not in found:
-            takes_calls = self._attempt(mark(_WHERE[0][1]), form).error is None
-            return form, found if takes_calls else set()
-        late: Outline = (_U, _THOUGHTS, _RESULT)
-        for change in (_AS_IS, {"splits_text": True}):
-            split = replace(form, **change)
-            if self._attempt(mark(late), split).shows_all:
-                form = split
-                found.add("text and call")
-                break
-        for place, outline in (
-            ("earlier call", (_U, _CALL_THINKS, _RESULT, _A, _U)),
-            ("earlier text and call", (_U, _THOUGHTS, _RESULT, _A, _U)),
-        ):
-            if self._attempt(mark(outline), form).shows_all:
+        first = [self._attempt(mark(outline), form) for _, outline in _FIRST_PLACES]
+        found = {
+            place
+            for (place, _), outcome in zip(_FIRST_PLACES, first, strict=True)
+            if outcome.shows_all
+        }
+        if not found or first[0].error:
+            return set()
+        split = replace(form, splits_text=True)
+        for place, outline in _OTHER_PLACES:
+            conversation = mark(outline)
+            if any(self._attempt(conversation, each).shows_all for each in (form, split)):
                 found.add(place)
-        return form, found
+        return found
 
     def find_continuing(self) -> bool:
         """Find whether a prompt can end with the text of the last message."""
@@ -662,12 +707,6 @@ class _Probe:
     def _note(self, question: str, answer: str, *, is_shown: bool) -> None:
         self.answers.append(Answer(question, answer, is_shown, self._renders))
         self._renders = 0
-
-
-def _notices_calls(marked: Marked, outcome: Outcome) -> bool:
-    """Return whether a template refuses calls, or shows something of them."""
-    shown = (mark.what for mark in marked.marks if mark not in outcome.lost)
-    return outcome.error is not None or not {"call", "arguments"}.isdisjoint(shown)
 
 
 def _failure(outcomes: Iterable[Outcome]) -> str:
@@ -706,7 +745,6 @@ def probe(
         asking.form,
         places,
         continues,
-        asking.blemishes,
         tuple(asking.answers),
         asking.took_s,
     )

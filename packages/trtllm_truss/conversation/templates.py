@@ -11,7 +11,6 @@ from functools import cached_property
 from itertools import combinations, repeat
 from typing import Any, NamedTuple
 
-from trtllm_truss.conversation import Turn
 from trtllm_truss.conversation.form import Form
 from trtllm_truss.conversation.outline import (
     CallOutline,
@@ -32,7 +31,13 @@ from trtllm_truss.conversation.probing import (
     probe,
     render_written,
 )
-from trtllm_truss.conversation.writing import CallWriter, Written, write, write_as_json
+from trtllm_truss.conversation.writing import (
+    CallWriter,
+    Written,
+    has_text,
+    write,
+    write_as_json,
+)
 from trtllm_truss.errors import InvalidRequest
 
 _ARGUMENTS: CallOutline = "arguments"
@@ -67,6 +72,18 @@ _REPAIRS: Sequence[Change] = (
     {"tools": "text"},
 )
 """Changes of the form for an outline that the model's own form does not show; mild ones first."""
+
+_AS_SENT: Change = {
+    "system": "anywhere",
+    "joins": False,
+    "opens_with_user": None,
+    "after_result": None,
+    "drops_blank": False,
+    "splits_text": False,
+    "one_call": False,
+    "orphans": "tool",
+}
+"""Turns as they were sent; tried first, so that what the template shows stays in its place."""
 
 _AS_TEXT: Change = {
     "calls": "text",
@@ -151,7 +168,7 @@ class ModelTemplates:
 
     def written(
         self,
-        turns: Sequence[Turn],
+        turns: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         *,
         add_generation_prompt: bool = True,
@@ -168,8 +185,15 @@ class ModelTemplates:
             write_call: writes calls into the text for templates that show none.
 
         Raises:
-            InvalidRequest: no form shows it; the message says what is lost, or why.
+            InvalidRequest: no form shows it, or it has no text to continue; the message says what
+                is lost, or why.
         """
+        if continue_final_message and not (turns and has_text(turns[-1])):
+            raise InvalidRequest(
+                "the last of messages has no text to continue; add one, or set "
+                "continue_final_message to false.",
+                param="messages",
+            )
         asked = Asked(
             outline_of(turns),
             bool(tools),
@@ -192,6 +216,7 @@ class ModelTemplates:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        limit_s: float | None = None,
     ) -> str:
         """Render what `written` wrote.
 
@@ -204,6 +229,7 @@ class ModelTemplates:
             {**(variables or {}), **self._variables},
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            limit_s=limit_s,
         )
 
     def marked_turn(
@@ -279,8 +305,12 @@ class ModelTemplates:
             first = first or outcome
             if not outcome.shows_texts:
                 continue
-            lost = [each for each in outcome.lost if each.where in shape.reasoning_places]
-            faults = len(lost) + max(0, outcome.blemishes - shape.blemishes)
+            lost = [
+                each
+                for each in outcome.lost
+                if each.what != "reasoning" or each.where in shape.reasoning_places
+            ]
+            faults = len(lost) + outcome.blemishes
             if best is None or faults < best[0]:
                 best = (faults, form)
             if not faults:
@@ -299,9 +329,10 @@ def _digest(variables: Mapping[str, Any]) -> str:
 
 
 def _candidates(form: Form, marked: Marked) -> Iterator[Form]:
-    """Yield forms that differ for this conversation, those with few changes first."""
+    """Yield forms that differ for this conversation: turns as sent, the model's form, others."""
     changes: Iterator[Change] = iter(
         [
+            _AS_SENT,
             {},
             *_REPAIRS,
             *({**one, **two} for one, two in combinations(_REPAIRS, 2)),
@@ -331,9 +362,14 @@ _REMEDY = (
 )
 
 
+_VARIABLE_REMEDY = "If the template needs a variable of this name, send it in chat_template_kwargs."
+
+
 def _refusal(outcome: Outcome) -> InvalidRequest:
     if outcome.error is not None:
-        return InvalidRequest(f"{outcome.error.message}. {_REMEDY}", param="messages")
+        message = outcome.error.message
+        remedy = _VARIABLE_REMEDY if message.endswith("is undefined") else _REMEDY
+        return InvalidRequest(f"{message}. {remedy}", param="messages")
     lost: Mark = next(each for each in outcome.lost if each.what != "reasoning")
     if lost.turn is None:
         what = f"the {lost.what} of a function in tools"

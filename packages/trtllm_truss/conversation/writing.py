@@ -51,7 +51,7 @@ def write_as_json(name: str, arguments: str) -> str:
 
 
 def write(
-    turns: Sequence[Turn],
+    turns: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     form: Form,
     write_call: CallWriter = write_as_json,
@@ -115,7 +115,7 @@ def _in_order(turns: list[Turn], form: Form) -> list[Turn]:
     return turns
 
 
-def has_text(turn: Turn) -> bool:
+def has_text(turn: Mapping[str, Any]) -> bool:
     """Return whether a turn has a text that is not blank."""
     return bool((turn.get("content") or "").strip())
 
@@ -144,7 +144,7 @@ def _identified(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-def find_calls(turns: Sequence[Turn]) -> list[tuple[int, int] | None]:
+def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | None]:
     """Find the call of each turn that is a result.
 
     Returns:
@@ -455,7 +455,7 @@ def simple_schema(schema: Any) -> dict[str, Any]:
     simple["type"] = kind = known[0] if known else guess
     if kind == "object" and isinstance(simple.get("properties"), Mapping):
         simple["properties"] = {
-            name: {"description": "", **simple_schema(value)}
+            name: {**(made := simple_schema(value)), "description": made.get("description", "")}
             for name, value in simple["properties"].items()
         }
     if kind == "array":

@@ -113,7 +113,7 @@ def _formats(service: Service) -> ModelFormats:
     logger.info("%s", describe_formats(*chosen))
     if is_unknown:
         logger.warning("%s", UNKNOWN_CALLS)
-    return ModelFormats(*chosen, service.chat_template, warns=is_unknown)
+    return ModelFormats(*chosen, warns=is_unknown)
 
 
 def is_lmi(body: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain, count, islice
 from typing import Any, Literal, TypeVar
 
+from trtllm_truss.conversation.writing import write_as_json
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
@@ -333,6 +334,7 @@ def _ids(
             continue_final_message=request.chat.continue_final_message,
             tools=request.chat.tools,
             variables=request.chat.variables,
+            write_call=request.chat.write_call or write_as_json,
             control_tokens=control_tokens,
             max_tokens=max_tokens,
             keep_last=keep_last,

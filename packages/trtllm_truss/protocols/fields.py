@@ -378,9 +378,37 @@ def text_guide(language: Language, value: Any, name: str, param: str) -> Guide:
     return Guide(language, bounded(value, name, param))
 
 
-def wrong(name: str, value: Any, wanted: str, param: str) -> InvalidRequest:
-    """Build the error of a malformed guide."""
-    return InvalidRequest(f"{name} is {shown(value)}; it must be {wanted}.", param=param)
+def wrong(name: str, value: Any, wanted: str, param: str | None = None) -> InvalidRequest:
+    """Build the error of a wrong value.
+
+    Args:
+        name: its path in the body.
+        param: the field at fault; by default the one that holds it.
+    """
+    message = f"{name} is {shown(value)}; it must be {wanted}."
+    return InvalidRequest(message, param=field_of(name) if param is None else param)
+
+
+def field_of(path: str) -> str:
+    """Return the field that holds a path such as ``messages[0].content``."""
+    return path.partition("[")[0].partition(".")[0]
+
+
+def check_keys(
+    value: Mapping[str, Any], known: Collection[str], path: str, ignored: Collection[str] = ()
+) -> None:
+    """Refuse an unknown key of an object by its path.
+
+    Raises:
+        InvalidRequest: a key is neither known nor ignored.
+    """
+    for name in value:
+        if name not in known and name not in ignored:
+            raise InvalidRequest(
+                f"{path}.{shown_name(name)} is not a field; the fields of {path} are "
+                f"{', '.join(known)}.",
+                param=field_of(path),
+            )
 
 
 def bounded(text: str, name: str, param: str) -> str:

@@ -21,6 +21,7 @@ from trtllm_truss.protocols.base import (
     sse_event,
     sse_text,
 )
+from trtllm_truss.protocols.conversation.chat import read_messages
 from trtllm_truss.protocols.fields import (
     NonEmpty,
     Unsupported,
@@ -33,7 +34,7 @@ from trtllm_truss.protocols.fields import (
 )
 from trtllm_truss.protocols.openai.fields import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse, read_messages
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse
 from trtllm_truss.request_fields import INT32_MAX, SAMPLING
 from trtllm_truss.requests import (
     AnswerItem,

@@ -263,21 +263,21 @@ class ChatTemplate:
         and would have trimmed trailing space of the text.
 
         Args:
-            messages: as for `render`; the last one has a text.
+            messages: as for `render`; the last one has a text, or parts that end with one.
 
         Raises:
             InvalidRequest: the last message has no text, the template does not render it unchanged,
                 or as for `render`.
         """
         *before, last = messages
-        text = last.get("content")
-        if not isinstance(text, str) or not text.strip():
+        marked = _with_mark(last.get("content"))
+        if marked is None:
             raise InvalidRequest(
                 "the last of messages has no text to continue; add one, or set "
                 "continue_final_message to false.",
                 param="messages",
             )
-        prompt = self.render([*before, {**last, "content": text + _END_MARK}], variables, limit_s)
+        prompt = self.render([*before, {**last, "content": marked}], variables, limit_s)
         end = prompt.rfind(_END_MARK.strip())
         if end < 0:
             raise InvalidRequest(
@@ -287,3 +287,12 @@ class ChatTemplate:
             )
         opened = prompt[:end]
         return opened if prompt.startswith(_END_MARK, end) else opened.rstrip()
+
+
+def _with_mark(content: Any) -> Any:
+    """Append the mark to a content; return None if it has no text at its end."""
+    if isinstance(content, str):
+        return content + _END_MARK if content.strip() else None
+    *before, last = content or [{}]
+    marked = _with_mark(last.get("text"))
+    return None if marked is None else [*before, {**last, "text": marked}]

@@ -14,6 +14,7 @@ from jinja2 import TemplateError
 
 from trtllm_truss.artifacts.listing import select_tokenizer
 from trtllm_truss.conversation.templates import ModelTemplates
+from trtllm_truss.conversation.writing import CallWriter, Written, write_as_json
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
@@ -26,6 +27,8 @@ from trtllm_truss.text.tokenizer_files import (
 )
 
 _TEMPLATES = ("default", "tool_use")
+"""The templates that are used, and their names in `transformers`."""
+
 _NONE_SHOWN = frozenset[str]()
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -87,16 +90,16 @@ class TextTokenizer:
             parts.chat_templates[name] for name in _TEMPLATES if name in parts.chat_templates
         )
         self._template_sources = parts.chat_templates
-        self._chat_templates = {
-            name: (ChatTemplate(source), ControlTokens(special.values(), source))
-            for name, source in parts.chat_templates.items()
-        }
-        compiled = {name: template for name, (template, _) in self._chat_templates.items()}
+        compiled = {name: ChatTemplate(source) for name, source in parts.chat_templates.items()}
         for template in compiled.values():
             template.try_out(self._named_tokens)
         self.templates = (
             ModelTemplates(compiled, self._named_tokens) if "default" in compiled else None
         )
+        self._control_tokens = {
+            name: ControlTokens(special.values(), source)
+            for name, source in parts.chat_templates.items()
+        }
         self._decodings = {(True, _NONE_SHOWN): choose_decoding(self._backend)}
         self._token_texts: dict[int, str] = {}
 
@@ -225,6 +228,7 @@ class TextTokenizer:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        write_call: CallWriter = write_as_json,
         control_tokens: bool = False,
         max_tokens: int | None = None,
         keep_last: int | None = None,
@@ -233,15 +237,17 @@ class TextTokenizer:
     ) -> list[int]:
         """Encode a conversation in the model's prompt format.
 
-        The template writes BOS itself where the model wants it, so none is added here.
+        It is written in the form that the template shows; see `ModelTemplates`. The template writes
+        BOS itself where the model wants it, so none is added here.
 
         Args:
-            messages: the conversation, oldest first, each with `role` and `content`.
+            messages: the conversation, oldest first; the package `conversation` has its keys.
             add_generation_prompt: begin the assistant's answer.
             continue_final_message: end the prompt with the last message's text, for the answer to
                 continue it.
             tools: JSON schemas of the functions that the model may call.
             variables: further names for the template, such as `enable_thinking`.
+            write_call: writes a call into the text, for a template that shows none.
             control_tokens: let special tokens that are written out in messages, tools and variables
                 act as such.
             max_tokens: as for `encode`.
@@ -251,27 +257,23 @@ class TextTokenizer:
             InvalidRequest: the model has no chat template, or it rejects the messages.
             TooManyTokens: as for `encode`.
         """
-        name = _TEMPLATES[bool(tools) and _TEMPLATES[1] in self._chat_templates]
-        if name not in self._chat_templates:
+        if self.templates is None:
             raise InvalidRequest(
                 "the model has no chat template; send a prompt, or name a tokenizer_repository "
                 "that has one",
                 param="messages",
             )
-        template, control = self._chat_templates[name]
-        variables = variables or {}
-        if not control_tokens:
-            messages = [control.mask(message) for message in _each(messages, checkpoint)]
-            tools = tools and [control.mask(tool) for tool in _each(tools, checkpoint)]
-            variables = control.mask_value(variables)
-        context = {
-            **variables,
-            **self._named_tokens,
-            "tools": tools,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        render = template.render_open if continue_final_message else template.render
-        prompt = render(messages, context, limit_s)
+        conversation = _RenderedConversation(
+            self.templates,
+            self._control_tokens,
+            messages,
+            tools,
+            variables or {},
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            control_tokens=control_tokens,
+        )
+        prompt, control = conversation.render(write_call, checkpoint, limit_s)
         if control_tokens:
             parts = iter([prompt])
         else:
@@ -342,6 +344,91 @@ class TextTokenizer:
 
     def _slice_tokens(self, text: str) -> int:
         return len(self._encode(text, add_special_tokens=False)) - _CUT_TOKENS
+
+
+class _RenderedConversation:
+    """A conversation on its way into a chat template.
+
+    Args:
+        controls: the special tokens by the names of templates.
+        control_tokens: see `apply_chat_template`.
+    """
+
+    def __init__(
+        self,
+        templates: ModelTemplates,
+        controls: Mapping[str, ControlTokens],
+        turns: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+        *,
+        control_tokens: bool,
+        **options: bool,
+    ) -> None:
+        self._templates = templates
+        self._controls = controls
+        self._turns = turns
+        self._tools = tools
+        self._variables = variables
+        self._masks = not control_tokens
+        self._options = options
+
+    def render(
+        self, write_call: CallWriter, checkpoint: Checkpoint, limit_s: float
+    ) -> tuple[str, ControlTokens]:
+        """Render the first form that the template takes.
+
+        Returns:
+            The prompt, its special tokens masked, and what restores them.
+
+        Raises:
+            InvalidRequest: it takes none.
+        """
+        refusal: InvalidRequest | None = None
+        forms = self._templates.written(
+            self._turns,
+            self._tools,
+            variables=self._variables,
+            write_call=write_call,
+            **self._options,
+        )
+        for written in forms:
+            checkpoint()
+            control = self._controls.get(written.template) or self._controls["default"]
+            try:
+                prompt = self._prompt(written, control, checkpoint, limit_s)
+            except InvalidRequest as error:
+                refusal = refusal or error
+                continue
+            if self._shows_functions(prompt, control):
+                return prompt, control
+        raise refusal or InvalidRequest(
+            "the model's chat template does not show the functions of tools; leave them out, or "
+            "describe them in a message.",
+            param="tools",
+        )
+
+    def _prompt(
+        self, written: Written, control: ControlTokens, checkpoint: Checkpoint, limit_s: float
+    ) -> str:
+        variables = self._variables
+        if self._masks:
+            messages = [dict(control.mask(each)) for each in _each(written.messages, checkpoint)]
+            holding_tools = {
+                name: value and [control.mask(tool) for tool in _each(value, checkpoint)]
+                for name, value in written.variables.items()
+            }
+            variables = control.mask_value(variables)
+            written = written._replace(messages=messages, variables=holding_tools)
+        return self._templates.render(
+            written, variables=variables, limit_s=limit_s, **self._options
+        )
+
+    def _shows_functions(self, prompt: str, control: ControlTokens) -> bool:
+        names = [tool.get("function", tool).get("name", "") for tool in self._tools or ()]
+        if self._masks:
+            names = control.mask_value(names)
+        return all(name in prompt or json.dumps(name)[1:-1] in prompt for name in names)
 
 
 def _each(items: Iterable[Item], checkpoint: Checkpoint) -> Iterator[Item]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.conversation.blocks import ECHOED
 from trtllm_truss.protocols.messages.body import (
-    ECHOED,
     REFUSED,
     UNUSED,
     MessagesCall,
@@ -151,13 +151,44 @@ def test_calls_results_and_thoughts() -> None:
         {"role": "tool", "tool_call_id": "toolu_1", "content": "21"},
         {"role": "tool", "tool_call_id": "toolu_2", "content": "a\nb"},
         {"role": "user", "content": "So?"},
-        {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+        {"role": "assistant", "tool_calls": [CALLED]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: no city"},
-        {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+        {"role": "assistant", "tool_calls": [CALLED]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: none"},
-        {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+        {"role": "assistant", "tool_calls": [CALLED]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": ""},
     ]
+
+
+def test_results_of_every_kind_are_texts() -> None:
+    reference = {"type": "tool_reference", "tool_name": "weather"}
+    page = {"type": "search_result", "source": "a.org", "title": "A", "content": [text("b")]}
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain"}}
+    plain["source"]["data"] = "Words."  # type: ignore[index]
+    pdf = {"type": "document", "source": {"type": "base64", "data": "x"}}
+    found = template_messages(
+        HELLO,
+        said("assistant", CALL),
+        said("user", text("So?"), result([text("a"), IMAGE, reference, page, plain, pdf])),
+    )
+    assert (
+        found[2:]
+        == [
+            {
+                "role": "tool",
+                "tool_call_id": "toolu_1",
+                "content": "a\n[image omitted]\n[tool weather]\nA\na.org\nb\nWords.\n"
+                "[file omitted]",
+            },
+            {"role": "user", "content": "So?\nHello"},
+        ][: len(found) - 2]
+    )
+
+
+def test_a_call_whose_input_was_cut_goes_on() -> None:
+    for given, kept in (('{"city": "Os', '{"city": "Os'), ("null", {}), ('{"a": 1}', {"a": 1})):
+        found = template_messages(HELLO, said("assistant", {**CALL, "input": given}))
+        assert found[1]["tool_calls"][0]["function"]["arguments"] == kept
 
 
 def test_a_history_with_calls_needs_no_tools() -> None:
@@ -295,12 +326,15 @@ OPEN = {"role": "assistant", "content": " "}
         ({"messages": [said("user", *[text("a")] * 4097)]}, "messages[0].content has 4097 items;"),
         ({"messages": [said("user", text(5))]}, "content[0].text is 5; it must be a string."),  # type: ignore[arg-type]
         ({"messages": [said("user", text("a", x=1))]}, "content[0].x is not a field"),
-        ({"messages": [said("user", result([IMAGE]))]}, 'content[0].content[0] is of type "image"'),
+        (
+            {"messages": [said("user", result([{"type": "tool_use"}]))]},
+            'content[0].content[0] is of type "tool_use"; only blocks of type text are read in',
+        ),
         (
             {"messages": [said("user", {"type": "tool_result"})]},
             "content[0].tool_use_id is null; it must be a string.",
         ),
-        ({"messages": [said("assistant", {**CALL, "input": "x"}), HELLO]}, '.input is "x"; it mu'),
+        ({"messages": [said("assistant", {**CALL, "input": 5}), HELLO]}, ".input is 5; it must"),
         ({"messages": [HELLO, OPEN]}, "the last of messages is by the assistant and has no text"),
         ({"messages": [HELLO, said("assistant", text("a"), CALL)]}, "end messages with one by the"),
         ({"messages": [HELLO, said("assistant")]}, "end messages with one by the user"),

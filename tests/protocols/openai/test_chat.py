@@ -12,6 +12,7 @@ from openai.types.chat.completion_create_params import (
 )
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.conversation.chat import ECHOED
 from trtllm_truss.protocols.openai.answers import OpenAICall
 from trtllm_truss.protocols.openai.body import (
     CHAT_REFUSED,
@@ -21,7 +22,6 @@ from trtllm_truss.protocols.openai.body import (
     parse_completion,
 )
 from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
-from trtllm_truss.protocols.tool_use import ECHOED
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide
 
@@ -196,7 +196,6 @@ def test_content_is_what_templates_read() -> None:
         {"role": "user", "content": "a\nb"},
         {
             "role": "assistant",
-            "content": "",
             "tool_calls": [
                 {
                     "id": "call_1",
@@ -214,7 +213,8 @@ BEGUN = {"role": "assistant", "content": "Once upon", "prefix": True}
 
 ECHOES: list[dict[str, Any]] = [
     *({key: {"any": 1}} for key in sorted(ECHOED)),
-    *({"refusal": ""}, {"refusal": "No."}, {"reasoning": "Hm."}, {"tool_calls": []}, {"name": "a"}),
+    *({"refusal": ""}, {"refusal": "No."}, {"tool_calls": []}, {"name": "a"}),
+    *({key: "Hm."} for key in ("reasoning_content", "reasoning", "thinking", "thought")),
 ]
 
 
@@ -223,7 +223,7 @@ def test_what_clients_echo_passes(echoed: dict[str, Any]) -> None:
     messages = call(messages=[*HELLO, {"role": "assistant", "content": "b", **echoed}, *HELLO])
     _, answer, _ = messages.requests[0].messages or ()
     kept = {"name": "a"} if "name" in echoed else {}
-    kept |= {"reasoning_content": "Hm."} if "reasoning" in echoed else {}
+    kept |= {"reasoning_content": "Hm."} if "Hm." in echoed.values() else {}
     assert answer == {"role": "assistant", "content": "b", **kept}
 
 
@@ -232,6 +232,8 @@ def test_what_clients_echo_passes(echoed: dict[str, Any]) -> None:
     [
         ("{", "{"),
         ("", {}),
+        (" ", {}),
+        ("null", {}),
         (None, {}),
         ('["a"]', '["a"]'),
         ({"q": 1}, {"q": 1}),
@@ -245,14 +247,40 @@ def test_arguments_of_earlier_calls(sent: Any, read: Any) -> None:
         messages = [*HELLO, {"role": "assistant", "content": None, **message}]
         answer = (call(messages=messages).requests[0].messages or ())[1]
         assert answer["tool_calls"][0]["function"] == {"name": "f", "arguments": read}
-        assert answer["content"] == ""
+        assert "content" not in answer
 
 
 def test_an_answer_without_content_is_empty_and_a_refusal_is_its_text() -> None:
     messages = [*HELLO, {"role": "assistant"}, {"role": "assistant", "refusal": "No."}]
     _, empty, refused = call(messages=messages).requests[0].messages or ()
-    assert empty == {"role": "assistant", "content": ""}
+    assert empty == {"role": "assistant"}
     assert refused == {"role": "assistant", "content": "No."}
+
+
+def test_reasoning_in_parts_is_reasoning() -> None:
+    said = [{"type": "text", "text": "So."}]
+    for part in (
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+        {"type": "reasoning", "text": "Hm."},
+    ):
+        messages = [*HELLO, {"role": "assistant", "content": [part, *said]}, *HELLO]
+        _, answer, _ = call(messages=messages).requests[0].messages or ()
+        assert answer == {"role": "assistant", "reasoning_content": "Hm.", "content": "So."}
+
+
+def test_results_of_every_kind_are_texts() -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    sent = [
+        {"role": "tool", "tool_call_id": "a", "content": None},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "b"}, image]},
+        {"role": "function", "name": "f", "content": "c"},
+    ]
+    assert (call(messages=[*HELLO, *sent]).requests[0].messages or ())[1:] == [
+        {"role": "tool", "tool_call_id": "a", "content": ""},
+        {"role": "tool", "tool_call_id": "a", "content": "b\n[image omitted]"},
+        {"role": "tool", "name": "f", "content": "c"},
+    ]
 
 
 def test_any_model_name_is_accepted() -> None:

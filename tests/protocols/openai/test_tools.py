@@ -41,13 +41,10 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 HERMES = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-def chat(
-    form: str = "hermes", reasoning: str | None = None, template: str = "", **fields: Any
-) -> OpenAICall:
+def chat(form: str = "hermes", reasoning: str | None = None, **fields: Any) -> OpenAICall:
     formats = ModelFormats(
         TOOL_FORMATS[form],
         REASONING_FORMATS[reasoning] if reasoning else None,  # type: ignore[index]
-        template or "tools tool_calls",
     )
     return parse_chat({"messages": HELLO, **fields}, {}, formats)
 
@@ -244,57 +241,16 @@ def test_allowed_tools_leave_the_choice_to_the_model() -> None:
     assert answer(call, [written])["message"]["content"] == other
 
 
-CALLED = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
-        {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "oops"}},
-    ],
-}
-RESULTS = [{"role": "tool", "tool_call_id": id_, "content": id_} for id_ in ("c1", "c2")]
-
-
-def test_a_template_without_tools_gets_them_as_text() -> None:
-    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    call = chat(template=template, messages=[*HELLO, CALLED, *RESULTS], tools=[WEATHER])
-    system, user, called, results = call.requests[0].messages or ()
-    assert user == HELLO[0]
-    assert system["role"] == "system"
-    assert json.dumps(WEATHER["function"]) in system["content"]
-    assert '<tool_call>\n{"name": "FUNCTION", "arguments": {"ARGUMENT"' in system["content"]
-    assert called == {
-        "role": "assistant",
-        "content": '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "f", "arguments": oops}\n</tool_call>',
-    }
-    assert results["role"] == "user"
-    assert results["content"].count("<tool_response>") == 2
-    own = [{"role": "system", "content": "Be brief."}, *HELLO]
-    messages = chat(template=template, messages=own, tools=[WEATHER]).requests[0].messages or ()
-    assert messages[0]["content"].startswith("Be brief.\n\nYou can call")
-    assert len(messages) == 2
-    refusing = template + "{{ raise_exception('System role not supported') }}"
-    messages = chat(template=refusing, tools=[WEATHER]).requests[0].messages or ()
-    assert messages[0]["role"] == "user"
-    assert messages[0]["content"].endswith("Hello")
-
-
-def test_arguments_are_text_where_a_template_joins_them() -> None:
-    template = "{{ tools }}{{ tool_calls['function']['arguments'] + '\n' }}"
-    call = chat(template=template, messages=[*HELLO, CALLED, *RESULTS])
-    calls = (call.requests[0].messages or ())[1]["tool_calls"]
-    assert [each["function"]["arguments"] for each in calls] == ['{"a": 1}', "oops"]
-
-
-def test_messages_fit_what_templates_test() -> None:
-    tests = "{% if message['content'] is none %}tool_calls{% endif %}{% if x|length != 9 %}"
-    call = chat(template=tests, messages=[*HELLO, CALLED, *RESULTS])
-    _, called, *results = call.requests[0].messages or ()
-    assert called["content"] is None
-    ids = [each["id"] for each in called["tool_calls"]]
-    assert ids == [result["tool_call_id"] for result in results]
-    assert all(len(id_) == 9 and id_.isalnum() for id_ in ids)
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_a_call_in_the_text_is_written_as_the_model_would(name: str) -> None:
+    """For templates that show no calls."""
+    write_call = chat(name, tools=SENT).requests[0].chat.write_call
+    assert write_call is not None
+    written = write_call("get_weather", '{"city": "Oslo"}')
+    form = name if TOOL_FORMATS[name].guides(TOOLS[:1], parallel=True) else "json"
+    assert calls_of(answer(chat(form, tools=SENT), [written])) == [
+        ("get_weather", '{"city": "Oslo"}')
+    ]
 
 
 @pytest.mark.parametrize(
@@ -320,7 +276,7 @@ def test_formats_are_chosen_by_settings_or_template(
 
 THINKING = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>"
-    "{% endfor %}{{ tools and 'tool_calls in <tool_call>' }}<|im_start|>assistant\n<think>"
+    "{% endfor %}{{ tools | tojson if tools }}{# <tool_call> #}<|im_start|>assistant\n<think>"
 )
 MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
@@ -343,7 +299,12 @@ async def posted(steps: list[str], guided: Sequence[str] = (), **fields: Any) ->
     """
     tokenizer = thinking_tokenizer()
     big = replace(ENGINE, max_sequence_tokens=4096, max_input_tokens=4095)
-    engine = FakeEngine(lambda request: guided if request.guide else steps, tokenizer, engine=big)
+    engine = FakeEngine(
+        lambda request: guided if request.guide else steps,
+        tokenizer,
+        engine=big,
+        kv_cache_tokens=4096,
+    )
     routes = build_routes(engine, {})  # type: ignore[arg-type]
     route = Route("/chat", routes["/v1/chat/completions"].__call__, methods=["POST"])
     transport = httpx.ASGITransport(Starlette(routes=[route]))

@@ -17,7 +17,7 @@ from openai.types.responses import (
 from openai.types.responses.response_input_item import FunctionCallOutput, Message
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.responses.body import _READERS, ECHOED, read_items
+from trtllm_truss.protocols.conversation.items import ECHOED, READERS, read_items
 
 REASONING = {
     "id": "rs_1",
@@ -104,9 +104,27 @@ def test_calls_keep_the_names_that_the_model_knows() -> None:
     assert result == {"role": "tool", "tool_call_id": "call_2", "content": "Done."}
 
 
+def test_reasoning_is_its_text_or_else_its_summary() -> None:
+    summary = [{"type": "summary_text", "text": "I thought."}]
+    for content, kept in ((None, "I thought."), ([], "I thought."), (REASONING["content"], "Hm.")):
+        items = [{"role": "user", "content": "Hi"}, {**REASONING, "content": content}, TEXT]
+        items[1]["summary"] = summary
+        assert read_items(items, None)[1] == {
+            "role": "assistant",
+            "reasoning_content": kept,
+            "content": "Wait.",
+        }
+
+
 def test_reasoning_without_text_is_ignored() -> None:
     items = [{"role": "user", "content": "Hi"}, {**REASONING, "content": None}, TEXT]
     assert read_items(items, None)[1] == {"role": "assistant", "content": "Wait."}
+
+
+def test_a_result_with_an_image_goes_on() -> None:
+    output = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "x"}]
+    items = [{"role": "user", "content": "Hi"}, CALL, {**RESULT, "output": output}]
+    assert read_items(items, None)[-1]["content"] == "a\n[image omitted]"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +140,7 @@ def test_reasoning_without_text_is_ignored() -> None:
 )
 def test_every_key_of_the_clients_types_is_known(kind: str, types: list[Any]) -> None:
     keys = {name for each in types for name in each.model_fields}
-    assert keys <= _READERS[kind][1] | ECHOED | {"type"}
+    assert keys <= READERS[kind][1] | ECHOED | {"type"}
 
 
 @pytest.mark.parametrize(

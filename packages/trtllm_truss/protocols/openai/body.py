@@ -15,6 +15,7 @@ from trtllm_truss.protocols.base import (
     MAX_TEMPLATE_VARIABLES_CHARACTERS,
     MAX_TOOLS,
 )
+from trtllm_truss.protocols.conversation.chat import read_messages
 from trtllm_truss.protocols.fields import NonEmpty, Unsupported, check_length
 from trtllm_truss.protocols.openai.answers import ChatShape, CompletionShape, OpenAICall
 from trtllm_truss.protocols.openai.fields import (
@@ -26,11 +27,7 @@ from trtllm_truss.protocols.openai.fields import (
     stream_options,
 )
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import (
-    NO_FORMATS,
-    ModelFormats,
-    read_messages,
-)
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.text.tokenizer_files import ROLES

@@ -1,71 +1,20 @@
-"""`tools` and `tool_choice` to a `ToolUse`.
-
-Models know functions only. A function in a namespace of Responses is offered to them as
-`<namespace>__<name>`, and a custom tool, whose input is free text, as a function with one string.
-`Origins` gives both back.
-"""
+"""`tools` and `tool_choice` to a `ToolUse`."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import MAX_TOOLS
-from trtllm_truss.protocols.fields import check_length
+from trtllm_truss.protocols.fields import check_length, wrong
+from trtllm_truss.protocols.tool_origins import INPUT_SCHEMA, Origin, Origins, flat_name
 from trtllm_truss.protocols.tool_use import ToolUse, read_tool
 from trtllm_truss.validation import shown
 
 _MODES = ("auto", "required")
 _FLAT_KEYS = ("name", "description", "parameters", "strict")
-_INPUT = "input"
-"""The argument of the function that stands for a custom tool."""
-
-_INPUT_SCHEMA = {
-    "type": "object",
-    "properties": {_INPUT: {"type": "string"}},
-    "required": [_INPUT],
-    "additionalProperties": False,
-}
-
-
-class Origin(NamedTuple):
-    """The caller's tool behind a function.
-
-    Attributes:
-        name: its name, within the namespace.
-        is_custom: whether its input is free text.
-    """
-
-    name: str
-    namespace: str | None = None
-    is_custom: bool = False
-
-
-Origins = Mapping[str, Origin]
-"""The tools behind functions, by the names of these."""
-
-
-def flat_name(name: str, namespace: str | None) -> str:
-    """Return the name under which the model knows a function."""
-    return name if namespace is None else f"{namespace}__{name}"
-
-
-def custom_arguments(text: str) -> dict[str, str]:
-    """Return the arguments of the function that stands for a custom tool."""
-    return {_INPUT: text}
-
-
-def custom_input(arguments: str) -> str:
-    """Return the input of a custom tool; arguments of another shape stay as they are."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    text = value.get(_INPUT) if isinstance(value, dict) else None
-    return text if isinstance(text, str) else arguments
 
 
 def read_tool_use(tools: Sequence[Any] | None, choice: Any, *, parallel: bool) -> ToolUse:
@@ -102,14 +51,14 @@ def read_flat_tool_use(
         function = {key: tool[key] for key in _FLAT_KEYS if tool.get(key) is not None}
         if kind == "custom":
             _check_format(tool.get("format"), f"{path}.format")
-            function["parameters"] = _INPUT_SCHEMA
+            function["parameters"] = INPUT_SCHEMA
         if isinstance(name, str):
             function["name"] = flat_name(name, namespace)
             if space is not None and tool is space["tools"][0]:
                 _describe_namespace(function, space)
             origin = Origin(name, namespace, kind == "custom")
             if origins.setdefault(function["name"], origin) != origin:
-                raise _wrong(f"{path}.name", name, "a name that no other tool has")
+                raise wrong(f"{path}.name", name, "a name that no other tool has")
         placed.append((path, function))
     check_length("tools", placed, MAX_TOOLS, param="tools", unit="functions")
     described = [{"type": "function", "function": function} for _, function in placed]
@@ -125,9 +74,9 @@ def _placed(tools: Sequence[Any]) -> Iterator[tuple[str, Any, Mapping[str, Any] 
             continue
         name, members = tool.get("name"), tool.get("tools")
         if not isinstance(name, str) or not name:
-            raise _wrong(f"{path}.name", name, "a text that is not empty")
+            raise wrong(f"{path}.name", name, "a text that is not empty")
         if not isinstance(members, list):
-            raise _wrong(f"{path}.tools", members, "a list of functions")
+            raise wrong(f"{path}.tools", members, "a list of functions")
         for inner, member in enumerate(members):
             yield f"{path}.tools[{inner}]", member, tool
 
@@ -249,7 +198,3 @@ def _no_function(path: str, tool: Any) -> InvalidRequest:
         f"{path} is {shown(tool)}; it must be of type function, with the function's name.",
         param="tools",
     )
-
-
-def _wrong(path: str, value: Any, wanted: str) -> InvalidRequest:
-    return InvalidRequest(f"{path} is {shown(value)}; it must be {wanted}.", param="tools")

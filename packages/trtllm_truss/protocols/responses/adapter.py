@@ -21,8 +21,8 @@ from trtllm_truss.protocols.base import (
     sse_event,
 )
 from trtllm_truss.protocols.openai.answers import ChatShape, error_body
-from trtllm_truss.protocols.openai.tools import Origin, Origins, custom_input
 from trtllm_truss.protocols.responses.body import ResponsesCall, parse_response
+from trtllm_truss.protocols.tool_origins import Origin, Origins, custom_input
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token, Usage
 from trtllm_truss.tool_calls.events import (

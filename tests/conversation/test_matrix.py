@@ -1,0 +1,60 @@
+"""Every template of tests/data/templates × every conversation: no text is lost, none refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import pytest
+from tests.support.paths import ROOT
+from tests.support.template_server import TemplateServer
+from tools.template_matrix.conversations import CONVERSATIONS
+from tools.template_matrix.matrix import Row, rows_of
+
+ROWS = {row.name: row for row in rows_of(ROOT / "tests/data/templates")}
+
+
+@cache
+def server(name: str) -> TemplateServer:
+    return TemplateServer(ROWS[name].sources)
+
+
+def test_there_are_templates_of_many_families() -> None:
+    assert len(ROWS) >= 60
+    assert len(CONVERSATIONS) >= 22
+
+
+@pytest.mark.parametrize("name", ROWS)
+async def test_all_texts_reach_the_prompt(name: str) -> None:
+    """Through the public routes; `transformers` loses or refuses a third of these."""
+    row: Row = ROWS[name]
+    for conversation in CONVERSATIONS:
+        path = "/tokenize" if conversation.api == "chat" else "/v1/messages"
+        fields = {} if conversation.api == "chat" else {"model": "m", "max_tokens": 5}
+        answer = await server(name).post(path, {**fields, **conversation.body})
+        assert answer.status == 200, (conversation.name, answer.body)
+        wanted = [*conversation.words, *row.shown_reasoning(conversation)]
+        assert [word for word in wanted if word not in answer.prompt] == [], conversation.name
+
+
+RULES = {"content in parts", "arguments null and blank"}
+"""Parts are joined by line breaks, and arguments that are null or blank are an empty object."""
+
+DIFFERING = [
+    *product(("apriel-1.5", "gpt-oss", "magistral", "ministral-3"), ["reasoning"]),  # other names
+    *product(("ministral-3", "mistral-small-3.2"), ["a result without its call"]),  # its id
+]
+"""Families, and the beginnings of the conversations that differ there from `transformers`."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_transformers_shows_whole_is_rendered_as_there(name: str) -> None:
+    cells = ROWS[name].cells
+    differing = {
+        each for each, cell in cells.items() if cell.reference == "whole" and not cell.equals
+    }
+    assert {each for each in differing - RULES if not each.startswith(_allowed(name))} == set()
+
+
+def _allowed(name: str) -> tuple[str, ...]:
+    return tuple(kind for family, kind in DIFFERING if family == name)

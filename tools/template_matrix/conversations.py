@@ -1,0 +1,216 @@
+"""The conversations of the matrix, as bodies of the public APIs.
+
+Each is a shape that clients send; sources in the comments. Every word in capitals must be in the
+prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+_WORD = re.compile(r"\b[A-Z]{3,}[0-9]+\b")
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One conversation.
+
+    Attributes:
+        name: its shape in words.
+        body: without `model` and `max_tokens`.
+        api: `chat` or `messages`.
+        reasoning: the words of its reasoning, which templates may leave out by design.
+    """
+
+    name: str
+    body: Mapping[str, Any]
+    api: str = "chat"
+    reasoning: Sequence[str] = ()
+    words: Sequence[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = dict.fromkeys(_WORD.findall(str(self.body)))
+        object.__setattr__(self, "words", [word for word in found if word not in self.reasoning])
+
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "description": "a name"}},
+    "required": ["city"],
+}
+
+
+def _tool(**keys: Any) -> Json:
+    return {"type": "function", "function": {"name": "TOOLNAME1", **keys}}
+
+
+TOOL = _tool(description="TOOLTEXT1", parameters=PARAMETERS)
+_NULLABLE = {
+    "type": "object",
+    "properties": {
+        "city": {"type": ["string", "null"], "description": "a name"},
+        "days": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "unit": {"type": "str"},
+        "kind": {"enum": ["a", "b"]},
+        "more": {"type": "array", "items": {"type": ["object", "null"]}},
+    },
+}
+
+
+def _user(content: Any = "ASK1") -> Json:
+    return {"role": "user", "content": content}
+
+
+def _system(content: Any = "RULE1") -> Json:
+    return {"role": "system", "content": content}
+
+
+def _call(arguments: Any = '{"city": "ARG1"}', number: int = 1) -> Json:
+    function = {"name": f"CALLED{number}", "arguments": arguments}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def _assistant(content: Any = "SAID1", **keys: Any) -> Json:
+    return {"role": "assistant", "content": content, **keys}
+
+
+def _result(number: int = 1, **keys: Any) -> Json:
+    return {
+        "role": "tool",
+        "tool_call_id": f"call_{number}",
+        "content": f"RESULT{number}",
+        **keys,
+    }
+
+
+def _chat(name: str, *messages: Json, tools: Sequence[Json] = (), **keys: Any) -> Conversation:
+    offered = {"tools": [*tools]} if tools else {}
+    reasoning = keys.pop("reasoning", ())
+    return Conversation(name, {"messages": [*messages], **offered, **keys}, reasoning=reasoning)
+
+
+_ABSENT = {"role": "assistant", "tool_calls": [_call()]}
+_BLOCKS = "messages"
+
+CONVERSATIONS: Sequence[Conversation] = (
+    _chat("plain", _user(), _assistant(), _user("ASK2")),
+    _chat("system first", _system(), _user()),
+    _chat("system twice", _system(), _system("RULE2"), _user()),
+    # Claude Code from 2.1.197 on.
+    Conversation(
+        "system in the middle",
+        {"system": "RULE1", "messages": [_user(), _system([{"type": "text", "text": "RULE2"}])]},
+        _BLOCKS,
+    ),
+    _chat(
+        "system between turns", _system(), _user(), _system("RULE2"), _assistant(), _user("ASK2")
+    ),
+    _chat(
+        "content in parts",
+        _system([{"type": "text", "text": "RULE1"}]),
+        _user([{"type": "text", "text": "ASK1"}, {"type": "text", "text": "ASK2"}]),
+    ),
+    _chat("tools", _system(), _user(), tools=[TOOL]),
+    _chat("a tool with a name only", _user(), tools=[_tool()]),
+    _chat(
+        "a nullable parameter",
+        _user(),
+        tools=[_tool(description=None, parameters=_NULLABLE)],
+    ),
+    _chat(
+        "a call, content null",
+        _user(),
+        _assistant(None, tool_calls=[_call()]),
+        _result(),
+        tools=[TOOL],
+    ),
+    _chat("a call, content absent", _user(), _ABSENT, _result(), tools=[TOOL]),
+    _chat(
+        "a call, content empty",
+        _user(),
+        _assistant("", tool_calls=[_call()]),
+        _result(),
+        tools=[TOOL],
+    ),
+    _chat(
+        "a call beside a text",
+        _user(),
+        _assistant(tool_calls=[_call()]),
+        _result(),
+        tools=[TOOL],
+    ),
+    _chat(
+        "two calls",
+        _user(),
+        _assistant(None, tool_calls=[_call(), _call('{"city": "ARG2"}', 2)]),
+        _result(),
+        _result(2),
+        tools=[TOOL],
+    ),
+    # Claude Code adds its reminders after a result.
+    Conversation(
+        "a result, then the user",
+        {
+            "system": "RULE1",
+            "messages": [
+                _user(),
+                _assistant(
+                    [{"type": "tool_use", "id": "t1", "name": "CALLED1", "input": {"a": "ARG1"}}]
+                ),
+                _user(
+                    [
+                        {"type": "tool_result", "tool_use_id": "t1", "content": "RESULT1"},
+                        {"type": "text", "text": "ASK2"},
+                    ]
+                ),
+            ],
+            "tools": [
+                {"name": "TOOLNAME1", "description": "TOOLTEXT1", "input_schema": PARAMETERS}
+            ],
+        },
+        _BLOCKS,
+    ),
+    _chat(
+        "reasoning beside a call",
+        _user(),
+        _assistant(None, tool_calls=[_call()], reasoning_content="WHY1"),
+        _result(),
+        tools=[TOOL],
+        reasoning=["WHY1"],
+    ),
+    _chat(
+        "reasoning of an earlier answer",
+        _user(),
+        _assistant(reasoning_content="WHY1"),
+        _user("ASK2"),
+        reasoning=["WHY1"],
+    ),
+    _chat(
+        "arguments cut off",
+        _user(),
+        _assistant("", tool_calls=[_call('{"city": "ARG1')]),
+        _result(),
+        tools=[TOOL],
+    ),
+    _chat(
+        "arguments null and blank",
+        _user(),
+        _assistant("", tool_calls=[_call("null"), _call(" ", 2)]),
+        _result(),
+        _result(2),
+        tools=[TOOL],
+    ),
+    _chat(
+        "arguments in a list",
+        _user(),
+        _assistant("", tool_calls=[_call('["ARG1"]')]),
+        _result(),
+        tools=[TOOL],
+    ),
+    _chat("a result without its call", _user(), _assistant(), _result(), _user("ASK2")),
+    _chat("turns of one role, one empty", _user(), _user("ASK2"), _assistant(""), _user("ASK3")),
+)
