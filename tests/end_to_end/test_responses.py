@@ -38,7 +38,7 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
 
 
 def test_a_text_whole_and_streamed(client: openai.OpenAI) -> None:
-    asked = {**ASKED, "input": "Say hello.", "instructions": "Answer in one long sentence."}
+    asked = {**ASKED, "input": "Tell a long story.", "instructions": "Answer in long sentences."}
     raw = client.responses.with_raw_response.create(**asked)
     check_response(json.loads(raw.content))
     whole = raw.parse()
