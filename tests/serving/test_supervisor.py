@@ -62,7 +62,7 @@ def supervisor_of(
         limits or Serving(),
         EngineHeartbeat(),
         status or ServiceStatus(),
-        first_token_id=lambda: 1,
+        first_requests=lambda: [],
         tensorrt_llm_version="1.0.0",
         on_restart=on_restart,
         give_up=give_up,

@@ -41,10 +41,12 @@ from trtllm_truss.triton.server.command import launcher
 from trtllm_truss.triton.server.process import ServerProcess
 
 if TYPE_CHECKING:
+    from trtllm_truss.engines.engine import Engine
     from trtllm_truss.inference.generation import Generator, RequestPipeline
     from trtllm_truss.serving.group import GroupLead
     from trtllm_truss.text.tokenizer import TextTokenizer
     from trtllm_truss.tracing import Tracing
+    from trtllm_truss.triton.client.client import Trial
 
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
@@ -289,10 +291,9 @@ class Service:
                 heartbeat,
                 self._status,
                 tensorrt_llm_version=prepared.version,
-                first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
+                first_requests=lambda: _trials(engine, self._settings, loading.result()),
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(os.EX_SOFTWARE),
-                beam_width=engine.first_beam_width(self._settings),
                 instances=engine.instance_count(self._settings),
                 leader=lead.leader if lead else None,
             )
@@ -451,6 +452,14 @@ def _open_tracing(environment: Environment) -> Tracing | None:
     if tracing is not None:
         tracing.close_after_server()
     return tracing
+
+
+def _trials(engine: Engine, settings: Settings, tokenizer: TextTokenizer) -> list[Trial]:
+    from trtllm_truss.serving.trials import trials_of
+
+    (prompt_id, *_) = tokenizer.encode("Hello", False) or [0]
+    (end_id, *_) = (*tokenizer.eos_ids, prompt_id)
+    return [*trials_of(engine, settings, prompt_id, end_id)]
 
 
 def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from trtllm_truss.errors import TritonError
@@ -18,7 +18,7 @@ from trtllm_truss.triton.server.process import ServerProcess, State
 
 if TYPE_CHECKING:
     from trtllm_truss.hosts.leader import Leader
-    from trtllm_truss.triton.client.client import TritonClient
+    from trtllm_truss.triton.client.client import Trial, TritonClient
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,9 @@ class Supervisor:
         new_run: creates a run without starting it.
         limits: deadlines and the restart policy.
         status: told of exits and restarts.
-        first_token_id: returns a valid token id for the request that proves readiness; called once
-            Triton is ready.
+        first_requests: returns the requests that prove readiness; called once Triton is ready.
         tensorrt_llm_version: version that the model repository was rendered for.
         on_restart: called before each restart, from the supervisor's thread.
-        beam_width: a width that the engine accepts.
         instances: of the engine in the server.
         give_up: called after the last failed restart, from the supervisor's thread.
         leader: the other hosts, if the engine spans several.
@@ -56,11 +54,10 @@ class Supervisor:
         heartbeat: EngineHeartbeat,
         status: ServiceStatus,
         *,
-        first_token_id: Callable[[], int],
+        first_requests: Callable[[], Sequence[Trial]],
         tensorrt_llm_version: str,
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
-        beam_width: int = 1,
         instances: int = 1,
         leader: Leader | None = None,
     ) -> None:
@@ -68,11 +65,10 @@ class Supervisor:
         self._limits = limits
         self._heartbeat = heartbeat
         self._status = status
-        self._first_token_id = first_token_id
+        self._first_requests = first_requests
         self._version = tensorrt_llm_version
         self._on_restart = on_restart
         self._give_up = give_up
-        self._beam_width = beam_width
         self._instances = instances
         self._run: ServerProcess | None = None
         self._client: TritonClient | None = None
@@ -159,8 +155,7 @@ class Supervisor:
                 self._leader.ready()
             left_s = max(1.0, deadline - time.monotonic())
             run.on_exit(lambda _: self._run_ended.set())
-            token_id, beam_width = self._first_token_id(), self._beam_width
-            warm_up(run.grpc_address, token_id, left_s, self._version, beam_width)
+            warm_up(run.grpc_address, self._first_requests(), left_s, self._version)
         except BaseException as error:
             run.stop(0)
             if self._leader is not None and (loss := self._leader.loss):

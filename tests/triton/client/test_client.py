@@ -18,7 +18,7 @@ from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
-from trtllm_truss.triton.client.client import TritonClient, is_ready, warm_up
+from trtllm_truss.triton.client.client import Trial, TritonClient, is_ready, warm_up
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 
@@ -352,11 +352,20 @@ async def test_two_turns_are_told_of_the_blocks_that_they_reuse(make_triton, ver
     assert {chunk.cached for chunk in plain} == {None}
 
 
-async def test_the_warm_up_is_sampled(triton):
-    """The first sampled request may compile kernels, which must not count as a hang."""
-    await asyncio.to_thread(warm_up, triton.grpc_address, 5, PATIENCE_S, "1.0.0")
-    inputs = triton.wait_for_request("warm-up")["inputs"]
-    assert inputs["temperature"] == [1.0]
+def trial(setting="", max_tokens=1, **fields):
+    return Trial(setting, EngineRequest("warm-up", [5], max_tokens, **fields))
+
+
+async def test_a_trial_that_fails_names_its_setting(triton):
+    trials = [trial(), trial("runtime.max_beam_width 9", beam_width=9, streaming=False)]
+    arguments = (triton.grpc_address, trials, PATIENCE_S, "1.0.0")
+    words = "^the engine failed its first request with runtime.max_beam_width 9: .*[Bb]eam"
+    with pytest.raises(errors.TritonError, match=words):
+        await asyncio.to_thread(warm_up, *arguments)
+    arguments = (triton.grpc_address, [trial("lora_adapters.sql", max_tokens=400)], 0.05, "1.0.0")
+    words = "^the engine did not answer its first request with lora_adapters.sql within 0 s"
+    with pytest.raises(errors.TritonError, match=words):
+        await asyncio.to_thread(warm_up, *arguments)
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0"])
@@ -372,7 +381,7 @@ async def test_old_releases_get_a_number_for_each_request(make_triton, version):
     for chunks in await asyncio.gather(*running):
         assert len(ids(chunks)) == 20
     await client.close()
-    await asyncio.to_thread(warm_up, server.grpc_address, 5, PATIENCE_S, version)
+    await asyncio.to_thread(warm_up, server.grpc_address, [trial()], PATIENCE_S, version)
 
 
 async def test_the_fake_of_an_old_release_confuses_texts(make_triton):

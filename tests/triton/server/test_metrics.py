@@ -20,13 +20,16 @@ from tests.support.waiting import PATIENCE_S, settles
 from trtllm_truss import exposition
 from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.exposition import TritonMetrics, fetch_metrics
-from trtllm_truss.triton.client.client import warm_up
+from trtllm_truss.triton.client.client import Trial, warm_up
+from trtllm_truss.triton.client.tensors import EngineRequest
 
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 CHANGING = ("nv_cpu_", "nv_gpu_")
 SUCCESSES = ("nv_inference_request_success", (("model", "tensorrt_llm"), ("version", "1")))
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+TRIAL = Trial("", EngineRequest("warm-up", [11], 1))
 
 
 def samples(text: str) -> Samples:
@@ -66,7 +69,7 @@ def warm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeEngine
     """A server that has answered exactly one request."""
     with triton_servers(tmp_path_factory) as start:
         server = start()
-        warm_up(server.grpc_address, 11, PATIENCE_S, PINNED_VERSION)
+        warm_up(server.grpc_address, [TRIAL], PATIENCE_S, PINNED_VERSION)
         port = metrics_port(server)  # Triton counts a request shortly after its last token
         assert settles(lambda: samples(scraped(port)).get(SUCCESSES) == 1)
         yield server
@@ -106,7 +109,7 @@ def test_values_stay_fresh_until_triton_is_gone(make_triton, monkeypatch) -> Non
     own = make_triton()
     with TritonMetrics(lambda: own.launch.ports.metrics) as metrics:
         wait_for(metrics, 0)
-        warm_up(own.grpc_address, 11, PATIENCE_S, PINNED_VERSION)
+        warm_up(own.grpc_address, [TRIAL], PATIENCE_S, PINNED_VERSION)
         wait_for(metrics, 1)
         own.stop(0)
         wait_for(metrics, None)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import copy
 from array import array
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from traceback import clear_frames
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from google.protobuf.message import DecodeError, Message
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, TritonError, TrussError
 from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.failures import (
     StatusCode,
     from_status,
@@ -283,7 +282,6 @@ REPEAT_S, REPEAT_GROWTH = 0.02, 1.5
 """From orders to stop to the next ones, where an engine has several instances."""
 _END_LIMIT_S = 1.0
 _READY_LIMIT_S = 0.5
-_WARM_UP = Sampling(temperature=1.0, top_p=0.9)
 T = TypeVar("T")
 Response = TypeVar("Response", bound=Message)
 
@@ -506,42 +504,36 @@ def is_ready(address: str, model_name: str, *, server_id: str) -> bool:
         return False
 
 
-def warm_up(
-    address: str, token_id: int, timeout_s: float, version: str, beam_width: int = 1
-) -> None:
-    """Generate one token, sampled unless there are beams.
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A request that a start must answer before it counts as ready.
 
-    TensorRT-LLM's Torch sampler takes FlashInfer's kernels from 1.2 on unless
-    ``disable_flashinfer_sampling`` is set, and FlashInfer may compile them for the first sampled
-    request: here the time limit of a start holds, later that of a hang.
+    Attributes:
+        setting: what promised it, for the error; empty for the plain request.
+        request: as clients send it.
+    """
+
+    setting: str
+    request: EngineRequest
+
+    @property
+    def name(self) -> str:
+        return f"its first request{f' with {self.setting}' if self.setting else ''}"
+
+
+def warm_up(address: str, trials: Sequence[Trial], timeout_s: float, version: str) -> None:
+    """Have an engine answer requests, one after another, so that a failure names its setting.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
-        token_id: the whole prompt; any id that the engine knows.
-        timeout_s: for the whole request.
+        timeout_s: for all requests.
         version: the TensorRT-LLM version that the server's repository was rendered for.
-        beam_width: a width that the engine accepts.
 
     Raises:
         TritonError: the engine failed, or did not respond in time.
     """
     client = TritonClient(address, tensorrt_llm_version=version)
-    request = EngineRequest(
-        request_id="warm-up",
-        input_ids=[token_id],
-        max_tokens=1,
-        beam_width=beam_width,
-        streaming=beam_width == 1,
-        sampling=_WARM_UP if beam_width == 1 else Sampling(),
-    )
-    try:
-        block_on(lambda: _generate(client, request, timeout_s))
-    except TrussError as failure:
-        raise TritonError(f"the engine failed its first request: {failure.message}") from failure
-    except TimeoutError:
-        raise TritonError(
-            f"the engine did not answer its first request within {timeout_s:.0f} s."
-        ) from None
+    block_on(partial(_answer_all, client, trials, timeout_s))
 
 
 async def call(
@@ -570,12 +562,21 @@ async def _is_ready(address: str, model_name: str, server_id: str) -> bool:
         return bool(server.ready and model.ready and metadata.name == server_id)
 
 
-async def _generate(client: TritonClient, request: EngineRequest, timeout_s: float) -> None:
+async def _answer_all(client: TritonClient, trials: Sequence[Trial], timeout_s: float) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     try:
-        async with client.answer(request) as answer:
-            while not (await answer.next(deadline=deadline)).final:
-                pass
+        for trial in trials:
+            try:
+                async with client.answer(trial.request) as answer:
+                    while not (await answer.next(deadline=deadline)).final:
+                        pass
+            except TrussError as failure:
+                message = f"the engine failed {trial.name}: {failure.message}"
+                raise TritonError(message) from failure
+            except TimeoutError:
+                raise TritonError(
+                    f"the engine did not answer {trial.name} within {timeout_s:.0f} s."
+                ) from None
     finally:
         await client.close()
 
