@@ -12,6 +12,7 @@
     │   └── ContextLengthExceeded    400 context_length_exceeded
     ├── QueueFull                    429 queue_full            (Retry-After)
     ├── EngineUnavailable            503 engine_unavailable    (Retry-After)
+    ├── AdapterUnavailable           503 adapter_unavailable   (Retry-After)
     ├── DeadlineExceeded             504 deadline_exceeded
     ├── InternalError                500 internal_error        (a bug here)
     └── StartupError                 the Truss cannot start; never reaches an HTTP client
@@ -149,6 +150,13 @@ class EngineUnavailable(TrussError):
 
 class EngineBroken(EngineUnavailable):
     """The engine fails every request until it is restarted."""
+
+
+class AdapterUnavailable(TrussError):
+    """The files of a LoRA adapter were damaged, removed or replaced; the engine is well."""
+
+    code = "adapter_unavailable"
+    status = 503
 
 
 class DeadlineExceeded(TrussError):

@@ -359,7 +359,7 @@ def test_an_llm_api_that_fails_in_any_way_is_restarted(
     folder = write_checkpoint(tmp_path / "model", smollm2_file(), step_ms=10, crash_after=60)
     limits = {"hang_timeout_s": 3, "restart_backoff_s": 0.1}
     served = serve_checkpoint(folder, llm_api_version, COUNTING, serving=limits).wait_until_ready()
-    failures = ["crash_after", "oom_after", "fatal_after", "hang_after"]
+    failures = ["crash_after", "oom_after", "fatal_after", "end_after", "hang_after"]
     try:
         for fault, after in itertools.zip_longest(failures, failures[1:]):
             misbehave(folder, **{fault: 1_000_000}, **({after: 60} if after else {}))
@@ -367,6 +367,7 @@ def test_an_llm_api_that_fails_in_any_way_is_restarted(
             assert settles(lambda: answers_correctly(served))
         assert served.log.count("engine exited") == len(failures)
         assert "no token" in served.log
+        assert "ValueError: a tensor has no name" in served.log
     finally:
         assert served.end() == 0
     assert not served.leftovers()

@@ -95,4 +95,4 @@ def test_the_cpu_engine_answers_one_stream() -> None:
 def test_the_names_of_the_requests_differ() -> None:
     found = trials(checkpoint(), 3)
     assert len({each.request.request_id for each in found}) == 4
-    assert found[1].name == "its first request with lora_adapters.lora0"
+    assert found[1].condition == " with lora_adapters.lora0"

@@ -118,6 +118,18 @@ LATER = (
             errors.EngineUnavailable,
             None,
         ),
+        (
+            '[request id: r1] Adapter "chat" cannot be used: adapter_model.safetensors is damaged: '
+            "its tensors have 9 bytes, and 8 are there; upload it again.",
+            errors.AdapterUnavailable,
+            'Adapter "chat" cannot be used: adapter_model.safetensors is damaged: its tensors have '
+            "9 bytes, and 8 are there; upload it again.",
+        ),
+        (
+            'Adapter "chat" cannot be used: Failed to load LoRA adapter: CUDA out of memory',
+            errors.AdapterUnavailable,
+            None,
+        ),
         ("Request for unknown model: 'tensorrt_llm' is not found", errors.EngineUnavailable, None),
         (
             "Server is stopping, scheduler for model has stopped accepting new inference requests",

@@ -517,8 +517,8 @@ class Trial:
     request: EngineRequest
 
     @property
-    def name(self) -> str:
-        return f"its first request{f' with {self.setting}' if self.setting else ''}"
+    def condition(self) -> str:
+        return f" with {self.setting}" if self.setting else ""
 
 
 def warm_up(address: str, trials: Sequence[Trial], timeout_s: float, version: str) -> None:
@@ -571,11 +571,13 @@ async def _answer_all(client: TritonClient, trials: Sequence[Trial], timeout_s: 
                     while not (await answer.next(deadline=deadline)).final:
                         pass
             except TrussError as failure:
-                message = f"the engine failed {trial.name}: {failure.message}"
-                raise TritonError(message) from failure
+                raise TritonError(
+                    f"the engine failed its first request{trial.condition}: {failure.message}"
+                ) from failure
             except TimeoutError:
                 raise TritonError(
-                    f"the engine did not answer {trial.name} within {timeout_s:.0f} s."
+                    f"the engine did not answer its first request{trial.condition} within "
+                    f"{timeout_s:.0f} s."
                 ) from None
     finally:
         await client.close()

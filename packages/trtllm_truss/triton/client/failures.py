@@ -11,6 +11,7 @@ import re
 from enum import IntEnum
 
 from trtllm_truss.errors import (
+    AdapterUnavailable,
     ContextLengthExceeded,
     DeadlineExceeded,
     EngineBroken,
@@ -65,6 +66,10 @@ _OUR_FAULT = re.compile(
 )
 # How a Python backend's TritonError of code INVALID_ARG arrives; our CPU backend refuses so.
 _REFUSED = re.compile(r"^(\[request id: [^\]]*\] )?invalid argument: ", re.I)
+# Of this project's backend of checkpoints: no fault of the caller, nor of the engine.
+_ADAPTER_GONE = re.compile(
+    r'^(\[request id: [^\]]*\] )?adapter "[^\n]{0,400} cannot be used: ', re.I
+)
 _CALLERS_FAULT = re.compile(
     r"incorrect sampling config|beam ?width|not supported|unsupported|invalid argument"
     r"|must be (in|at|between|greater|less|positive|non-?negative)|out of range"
@@ -109,6 +114,7 @@ _PREFIXES = re.compile(
 _SOURCE_PLACE = re.compile(r" \((/[^()]*|[^() ]*\.(cpp|cc|h|cu)):\d+\).*", re.S)
 
 _STREAM_RULES: tuple[tuple[re.Pattern[str], type[TrussError]], ...] = (
+    (_ADAPTER_GONE, AdapterUnavailable),
     (_TOO_LONG, ContextLengthExceeded),
     (_QUEUE_FULL, QueueFull),
     (_OUR_FAULT, InternalError),
@@ -127,7 +133,7 @@ _STATUS_RULES: dict[StatusCode, type[TrussError]] = {
     StatusCode.NOT_FOUND: EngineUnavailable,
     StatusCode.UNIMPLEMENTED: InternalError,
 }
-_MAY_RETRY = (EngineUnavailable, QueueFull)
+_MAY_RETRY = (EngineUnavailable, AdapterUnavailable, QueueFull)
 
 
 def from_stream_text(text: str) -> TrussError:

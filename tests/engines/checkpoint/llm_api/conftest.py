@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
 import json
 import os
@@ -13,12 +15,14 @@ from typing import Any
 
 import pytest
 from tests.support.fake_llm_api import SITE, fake_library, write_checkpoint
+from tests.support.lora import write_smollm2_adapter
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
 from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers, import_library
-from trtllm_truss.engines.checkpoint.llm_api.request import Adapter, LlmSettings, served_inputs
+from trtllm_truss.engines.checkpoint.llm_api.request import LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
@@ -35,7 +39,12 @@ LLM_ARGS: dict[str, Any] = {
     "max_num_tokens": 1024,
     "kv_cache_config": {"free_gpu_memory_fraction": 0.9},
     "guided_decoding_backend": "xgrammar",
-    "enable_lora": True,
+    "lora_config": {
+        "lora_target_modules": ["attn_q", "attn_v"],
+        "max_lora_rank": 2,
+        "max_loras": 2,
+        "max_cpu_loras": 2,
+    },
 }
 
 StartEngine = Callable[..., LlmEngine]
@@ -77,8 +86,19 @@ class WorkersBeside(Workers):
             self._known.pop(pid, None)
 
 
+@pytest.fixture(scope="session")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_smollm2_adapter(tmp_path_factory.mktemp("adapters") / "seven")
+
+
+def keep(llm: Any) -> None:
+    """Keep an LLM whose worker is dead: its shutdown, in `__del__` and at exit, never returns."""
+    atexit.unregister(sys.modules["tensorrt_llm.fake.llm"]._shut_down)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(llm))
+
+
 @pytest.fixture(scope="module")
-def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
+def start_engine(library: Library, checkpoint: Path, adapter: Path) -> Iterator[StartEngine]:
     """Start engines in this process; close those that must not die after the module."""
     started: list[LlmEngine] = []
 
@@ -88,13 +108,17 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
         on_death: Callable[[], None] | None = None,
         on_blocks: Callable[[Mapping[str, float]], None] = lambda blocks: None,
         llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
+        adapters: Mapping[str, Path] = {"seven": adapter},
         **settings: Any,
     ) -> LlmEngine:
         read = LlmSettings(
             folder,
             folder,
             {**LLM_ARGS, **sampler_arguments(library.version, llm_args), **llm_args},
-            adapters={7: Adapter("seven", str(checkpoint)), 8: Adapter("eight", "/nowhere")},
+            adapters={
+                number: Adapter(number, name, str(place))
+                for number, (name, place) in enumerate(adapters.items(), 7)
+            },
             cancellation_check_s=0.005,
             **settings,
         )

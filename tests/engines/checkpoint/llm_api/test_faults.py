@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.backends.token_model.backend_requests import Caller
-from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
+from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine, keep
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING, copy_checkpoint
 from tests.support.waiting import PATIENCE_S, settles
@@ -62,7 +61,7 @@ def start(
     for engine in started:
         pids = engine._workers.pids
         if not engine.close():
-            atexit.unregister(engine._llm.shutdown)  # it would never return
+            keep(engine._llm)
         assert settles(lambda: not any(is_alive(pid) for pid in pids))  # noqa: B023
 
 
@@ -120,6 +119,14 @@ def test_a_killed_worker_of_an_idle_engine(start: StartEngine, died: threading.E
     os.kill(engine._workers.pids[0], signal.SIGKILL)
 
     assert died.wait(PATIENCE_S)
+
+
+def test_a_worker_whose_task_ends(start: StartEngine, died: threading.Event) -> None:
+    """Its process lives on, and answers nothing: long before the limit of a hang."""
+    engine = start(step_ms=5, end_after=20)
+
+    assert_all_failed([begin(engine, 1500) for _ in range(STREAMS)], died)
+    assert "ValueError: a tensor has no name" in str(engine._ends_because)
 
 
 def test_a_worker_that_hangs(start: StartEngine, died: threading.Event) -> None:

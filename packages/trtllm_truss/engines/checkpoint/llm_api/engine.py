@@ -18,7 +18,13 @@ from trtllm_truss.backends.token_model.responses import (
     RunningRequest,
     send_empty,
 )
-from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers
+from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter, AdapterFiles
+from trtllm_truss.engines.checkpoint.llm_api.library import (
+    Library,
+    Workers,
+    describe,
+    ended_task,
+)
 from trtllm_truss.engines.checkpoint.llm_api.readings import (
     EventLines,
     Source,
@@ -32,6 +38,7 @@ from trtllm_truss.engines.checkpoint.llm_api.request import (
     sampling_params,
     wants_log_probs,
 )
+from trtllm_truss.errors import ArtifactError
 
 
 class Generation(RunningRequest):
@@ -175,6 +182,9 @@ _ENGINES_FAULT = re.compile(
 )
 """Texts of a `RequestError` that the engine's failed step sends to each of its requests."""
 
+_OF_ADAPTER = re.compile(r"failed to load lora adapter", re.I)
+"""Beginning of a `RequestError`, since NVIDIA/TensorRT-LLM pull request 13517."""
+
 # A response, or a check for cancellation, takes 0.1 to 0.2 ms through Triton's Python backend. Both
 # are done less often the more requests are running.
 _RESPONSE_S, _RESPONSE_FROM, _RESPONSE_MAXIMUM_S = 0.0005, 8, 0.05
@@ -218,7 +228,9 @@ class LlmEngine:
         self._limits = limits
         self._on_death = on_death
         self._on_blocks = on_blocks
+        # Kept until the process ends: `LLM.__del__` waits for ever for a dead worker.
         self._llm: Any = None
+        self._adapter_files: dict[Adapter, AdapterFiles] = {}
         self._workers = Workers()
         self._tasks: dict[Generation, asyncio.Task[None]] = {}
         self._answered_at = time.monotonic()
@@ -234,14 +246,18 @@ class LlmEngine:
         """Load the LLM; block until it is ready.
 
         Raises:
-            EngineFailed: it did not start; its workers are gone.
+            EngineFailed: it did not start, its workers are gone, or an adapter cannot be applied.
         """
         self._thread.start()
         try:
+            self._read_adapters()
             asyncio.run_coroutine_threadsafe(self._load(), self._loop).result()
+        except EngineFailed:
+            self._stop()
+            raise
         except Exception as error:
             self._stop()
-            raise EngineFailed(_describe(error)) from error
+            raise EngineFailed(describe(error)) from error
 
     def submit(self, request: LlmRequest, sender: ResponseSender) -> None:
         """Begin a request and return at once; responses go to `sender`."""
@@ -265,7 +281,7 @@ class LlmEngine:
         try:
             is_closed = ending.result(limit_s)
         except Exception as error:  # noqa: BLE001 - of any library
-            logger.warning("TensorRT-LLM did not shut down: %s", _describe(error))
+            logger.warning("TensorRT-LLM did not shut down: %s", describe(error))
             is_closed = False
         self._stop()
         return is_closed
@@ -280,6 +296,13 @@ class LlmEngine:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.close()
+
+    def _read_adapters(self) -> None:
+        for adapter in self._settings.adapters.values():
+            try:
+                self._adapter_files[adapter] = AdapterFiles(adapter)
+            except ArtifactError as problem:
+                raise EngineFailed(f"lora_adapters.{adapter.name}: {problem.message}") from None
 
     async def _load(self) -> None:
         """Build the LLM in a thread: it blocks for minutes, or for ever if a worker dies (1.2)."""
@@ -362,7 +385,9 @@ class LlmEngine:
         task.add_done_callback(lambda _: self._tasks.pop(generation, None))
 
     async def _serve(self, generation: Generation) -> None:
-        result = None if generation.aborted else self._start_generating(generation)
+        await self._check_adapter(generation)
+        is_open = not (generation.aborted or generation.ended)
+        result = self._start_generating(generation) if is_open else None
         if result is None:
             generation.close()
             return
@@ -376,11 +401,20 @@ class LlmEngine:
             generation.cancel()
         except _OF_ONE_RESULT as error:
             logger.exception("cannot read a response id=%s", generation.request.id)
-            generation.fail(f"The engine's response cannot be read ({_describe(error)}).")
+            generation.fail(f"The engine's response cannot be read ({describe(error)}).")
             generation.abort()
             self._doubt()
         except Exception as error:  # noqa: BLE001 - classified there
             self._take_error(generation, error)
+
+    async def _check_adapter(self, generation: Generation) -> None:
+        """Fail a request whose adapter the library must not read; files may be slow to look at."""
+        adapter = generation.llm_request.adapter
+        if adapter is not None:
+            try:
+                await self._in_thread(self._adapter_files[adapter].check)
+            except ArtifactError as problem:
+                generation.fail(_unusable(adapter, problem.message))
 
     def _start_generating(self, generation: Generation) -> Any:
         """Return the `RequestOutput`; None if the request was refused or the engine failed.
@@ -399,12 +433,21 @@ class LlmEngine:
     def _take_error(self, generation: Generation, error: Exception) -> None:
         """Answer the error of a request; end the server for any other one."""
         text = str(error) or type(error).__name__
-        if isinstance(error, self._library.request_error) and not _ENGINES_FAULT.search(text):
+        adapter = generation.llm_request.adapter
+        if not isinstance(error, self._library.request_error) or _ENGINES_FAULT.search(text):
+            self._end(f"{describe(error)}{self._suspects()}")
+        elif adapter is not None and _OF_ADAPTER.match(text):
+            generation.fail(_unusable(adapter, text))
+        else:
             # After the first token the step has failed, not the request.
             generation.fail(text, caller_at_fault=generation.generated == 0)
             self._doubt()
-        else:
-            self._end(_describe(error))
+
+    def _suspects(self) -> str:
+        """Name the adapters that have not generated yet: the worker may have died of one."""
+        waiting = (each.llm_request.adapter for each in [*self._tasks] if not each.generated)
+        names = sorted({adapter.quoted for adapter in waiting if adapter is not None})
+        return f"; requests for adapter {', '.join(names)} had not begun" if names else ""
 
     def _generate(self, request: LlmRequest) -> Any:
         """Begin a generation; the loop must be running in this thread.
@@ -414,9 +457,8 @@ class LlmEngine:
         """
         generation = request.generation
         lora = None
-        if request.adapter is not None:
-            number, adapter = request.adapter
-            lora = self._library.lora_request(adapter.name, number, adapter.path)
+        if (adapter := request.adapter) is not None:
+            lora = self._library.lora_request(adapter.name, adapter.number, adapter.path)
         return self._llm.generate_async(
             generation.prompt.tolist(),
             sampling_params=sampling_params(self._library, request),
@@ -465,6 +507,8 @@ class LlmEngine:
             blocked_s = time.monotonic() - self._ticked_at
             if dead := self._workers.dead():
                 reason = f"worker process {', '.join(dead)} ended."
+            elif ended := self._ended_task():
+                reason = ended
             elif blocked_s > _BLOCKED_LIMIT_S:
                 reason = f"TensorRT-LLM blocked the event loop for {blocked_s:.0f} s."
         if reason is None or not self._condemn(reason):
@@ -491,7 +535,13 @@ class LlmEngine:
         if not any(isinstance(generation.sender, _Canary) for generation in self._tasks):
             self._begin(canary_request(self._limits.max_beam_width), _Canary(self._end))
 
+    def _ended_task(self) -> str | None:
+        if (error := ended_task(self._llm)) is None:
+            return None
+        return f"a worker ended its task{error and f' ({error})'}{self._suspects()}."
+
     def _end(self, reason: str) -> None:
+        reason = self._ended_task() or reason  # a cause rather than its effects
         if self._condemn(reason):
             self._clean_up(reason)
 
@@ -551,7 +601,5 @@ class _Canary:
         return False
 
 
-def _describe(error: BaseException) -> str:
-    """Return an error with its causes: the library names a worker's error only there."""
-    text = f"{type(error).__name__}: {error}"
-    return f"{text} ({_describe(error.__cause__)})" if error.__cause__ else text
+def _unusable(adapter: Adapter, reason: str) -> str:
+    return f"Adapter {adapter.quoted} cannot be used: {reason}"

@@ -13,6 +13,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -254,3 +255,23 @@ class Workers:
             if is_alive(pid, process.started):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def ended_task(llm: Any) -> str | None:
+    """Return the error of a worker's task that has ended, empty without one; None if all run.
+
+    A worker whose task ends by an error lives on, in MPI's pool, and answers nothing. Source:
+    ``GenerationExecutorProxy.mpi_futures`` of tensorrt_llm/executor/proxy.py, near 1.0 to 1.3;
+    under TensorRT-LLM's launcher it is empty.
+    """
+    for future in getattr(getattr(llm, "_executor", None), "mpi_futures", None) or ():
+        if isinstance(future, Future) and future.done():
+            error = None if future.cancelled() else future.exception()
+            return describe(error) if error is not None else ""
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """Return an error with its causes: the library names a worker's error only there."""
+    text = f"{type(error).__name__}: {error}"
+    return f"{text} ({describe(error.__cause__)})" if error.__cause__ else text

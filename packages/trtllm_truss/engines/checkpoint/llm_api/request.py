@@ -33,6 +33,7 @@ from trtllm_truss.backends.token_model.request import (
     read_request,
     read_words,
 )
+from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter
 from trtllm_truss.engines.checkpoint.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.samplers import (
     SPECULATION,
@@ -47,14 +48,6 @@ from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.requests import Language
 
 _ANY_ID = 2**31
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter: its name for the LLM API, and its folder."""
-
-    name: str
-    path: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +136,8 @@ def _llm_args(parameters: Parameters) -> dict[str, Any]:
 
 
 def _adapters(text: str) -> dict[int, Adapter]:
-    return {int(number): Adapter(**adapter) for number, adapter in json.loads(text).items()}
+    adapters = json.loads(text).items()
+    return {int(number): Adapter(int(number), **adapter) for number, adapter in adapters}
 
 
 _SERVED = frozenset({"lora_task_id"})
@@ -164,7 +158,7 @@ class LlmRequest:
         pad_id: fills up shorter beams; None for the end id.
         bad_words: id sequences of one id each that are never generated.
         embedding_bias: added to the logits, FP32 [vocabulary]; None for none.
-        adapter: the LoRA adapter with its id; None for none.
+        adapter: the LoRA adapter; None for none.
         trace_headers: of the trace that the LLM's spans belong to.
     """
 
@@ -172,7 +166,7 @@ class LlmRequest:
     pad_id: int | None = None
     bad_words: tuple[Word, ...] = ()
     embedding_bias: NDArray[np.float32] | None = None
-    adapter: tuple[int, Adapter] | None = None
+    adapter: Adapter | None = None
     trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -321,7 +315,7 @@ def _read_trace_headers(parameters: str, settings: LlmSettings) -> dict[str, str
     return {name: str(given[name]) for name in _TRACE_HEADERS if name in given}
 
 
-def _read_adapter(tensors: Tensors, settings: LlmSettings) -> tuple[int, Adapter] | None:
+def _read_adapter(tensors: Tensors, settings: LlmSettings) -> Adapter | None:
     number = tensors.integer("lora_task_id", 0)
     if not number:
         return None
@@ -329,7 +323,7 @@ def _read_adapter(tensors: Tensors, settings: LlmSettings) -> tuple[int, Adapter
     if adapter is None:
         known = ", ".join(map(str, sorted(settings.adapters))) or "none"
         raise InvalidRequest(f"lora_task_id {number} is unknown; known ids: {known}.")
-    return number, adapter
+    return adapter
 
 
 _LANGUAGES: dict[Language, str] = {

@@ -30,6 +30,7 @@ class CountingCompute:
         self._sequences = {}
 
     def add(self, key, prompt, params, max_tokens, seed, adapter=None):
+        assert not params.use_beam_search, "no beams are counted"
         shift = adapter.lora_int_id if adapter is not None else 0
         self._sequences[key] = [prompt, params, max_tokens, 0, shift, seed]
 

@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 import types
+import weakref
 from concurrent.futures import wait
 from multiprocessing.connection import Listener
 from multiprocessing.connection import wait as wait_for_input
@@ -48,7 +49,7 @@ class LLM:
         if not self.args.skip_tokenizer_init:
             self._eos_id = _read_eos_id(Path(tokenizer or model))
         self._executor = Proxy(vars(self.args))
-        atexit.register(self.shutdown)
+        atexit.register(_shut_down, weakref.ref(self))
 
     def generate_async(
         self,
@@ -94,8 +95,16 @@ class LLM:
         return self._executor.check_health()
 
     def shutdown(self):
-        atexit.unregister(self.shutdown)
-        self._executor.shutdown()
+        if getattr(self, "_executor", None) is not None:
+            self._executor.shutdown()
+            self._executor = None
+
+    def __del__(self):
+        """Shut down, which waits for ever for a dead worker, in the thread that drops it.
+
+        Source: `BaseLLM.__del__` of llmapi/llm.py, near 1.2.
+        """
+        self.shutdown()
 
     def _check(self, prompt, params):
         longest = self.args.max_num_tokens
@@ -106,6 +115,11 @@ class LLM:
             )
         if params.guided_decoding is not None and not self.args.guided_decoding_backend:
             raise ValueError("Guided decoding needs guided_decoding_backend.")
+
+
+def _shut_down(reference):
+    if (llm := reference()) is not None:
+        llm.shutdown()
 
 
 class Proxy:
@@ -179,7 +193,7 @@ class Proxy:
         """Wait for the workers: for ever if one has died, unless this version has noticed it."""
         has_noticed = IS_1_3 and self._dead.is_set()
         self._ask_to_shut_down()
-        wait(self._futures, _SHUTDOWN_OF_DEAD_S if has_noticed else None)
+        wait(self.mpi_futures, _SHUTDOWN_OF_DEAD_S if has_noticed else None)
         if not has_noticed:
             self._session.shutdown()
 
@@ -203,8 +217,8 @@ class Proxy:
         """
         key = secrets.token_bytes(32)
         with Listener(f"\0trtllm-{secrets.token_hex(8)}", "AF_UNIX", authkey=key) as listener:
-            self._futures = self._session.submit(worker_main, listener.address, key, args)
-            for future in self._futures:
+            self.mpi_futures = self._session.submit(worker_main, listener.address, key, args)
+            for future in self.mpi_futures:
                 future.add_done_callback(self._take_result)
             while not wait_for_input([listener._listener._socket], _POLL_S):
                 self._look_for_death()
@@ -223,7 +237,7 @@ class Proxy:
         return wire
 
     def _look_for_death(self):
-        if any(future.done() for future in self._futures):
+        if any(future.done() for future in self.mpi_futures):
             raise RuntimeError("Executor worker died during initialization")
 
     def _take_result(self, future):

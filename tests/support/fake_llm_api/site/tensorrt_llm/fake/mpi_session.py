@@ -41,22 +41,48 @@ class MpiPoolSession:
 
 
 class ProcessSession:
-    """A single worker, whose future never finishes if it dies, as under Open MPI 4."""
+    """A single worker, whose future never finishes if it dies, as under Open MPI 4.
 
-    _program = "import pickle, sys; task, args = pickle.load(sys.stdin.buffer); task(*args)"
+    After an error of its task the process lives on, as one of MPI's pool.
+    """
+
+    _program = """
+import os, pickle, sys
+task, args = pickle.load(sys.stdin.buffer)
+error = None
+try:
+    task(*args)
+except Exception as caught:
+    error = caught
+with os.fdopen(int(sys.argv[2]), "wb") as results:
+    results.write(pickle.dumps(error))
+sys.stdin.buffer.read()
+"""
 
     def submit(self, task, *args):
+        results, written = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-c", self._program, "mpi4py.futures.server"],
+            [sys.executable, "-c", self._program, "mpi4py.futures.server", str(written)],
             stdin=subprocess.PIPE,
+            pass_fds=[written],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
+        os.close(written)
         process.stdin.write(pickle.dumps((task, args)))
-        process.stdin.close()
+        process.stdin.flush()
         future = Future()
 
         def wait():
-            if process.wait() == 0:
+            with os.fdopen(results, "rb") as file:
+                outcome = file.read()
+            error = pickle.loads(outcome) if outcome else None
+            if error is not None:
+                future.set_exception(error)
+            elif outcome:
+                process.stdin.close()
+            process.wait()
+            process.stdin.close()
+            if outcome and error is None:
                 future.set_result(None)
 
         threading.Thread(target=wait, daemon=True).start()

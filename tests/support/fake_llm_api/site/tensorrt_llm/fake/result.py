@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import json
 import queue
 from typing import Any, NamedTuple
@@ -72,9 +73,14 @@ class AsyncQueue:
 
     @staticmethod
     def wake_all(queues):
-        """Wake the waiters of a batch on the loop of its first queue."""
-        loop = queues[0].loop
-        loop.call_soon_threadsafe(lambda: [each._event.set() for each in queues])
+        """Wake the waiters of a batch on the loop of its first queue, if that still runs.
+
+        Source: `dispatch_result_task` of executor/proxy.py, near 1.2, which only logs an
+        `EventLoopShutdownError`.
+        """
+        with contextlib.suppress(RuntimeError):
+            loop = queues[0].loop
+            loop.call_soon_threadsafe(lambda: [each._event.set() for each in queues])
 
 
 class Readings(NamedTuple):

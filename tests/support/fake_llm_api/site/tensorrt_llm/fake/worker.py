@@ -15,6 +15,7 @@
     oom_after       run out of memory in a step: all its requests fail
     error_after     fail once in a step: all its requests fail, and the engine goes on
     fatal_after     fail in a thread of its own: the next, innocent request gets the error
+    end_after       end the task by an error after so many steps; the process lives on
     ignore_abort    1: go on after an abort
 """
 
@@ -32,6 +33,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
+from tensorrt_llm.fake.adapters import Adapters
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.otherwise import OTHERWISE
@@ -67,6 +69,10 @@ def worker_main(address, key, args):
             steps.end()
 
 
+_wires = []
+"""Open until the process ends, also after a task that ended by an error."""
+
+
 def _lead(wire, args, steps):
     try:
         behaviour = _behaviour(args)
@@ -78,6 +84,7 @@ def _lead(wire, args, steps):
         wire.send(error)
         return
     wire.send(None)
+    _wires.append(wire)
     try:
         worker.run()
     except EOFError:  # the parent is gone: orphans of a killed parent stay
@@ -124,6 +131,7 @@ class Worker:
         self._behaviour = behaviour
         self._compute = load_compute(args)
         self._cache = BlockCache(args["kv_cache_config"] or {})
+        self._adapters = Adapters(args)
         self._waiting = deque()
         self._running = {}
         self._steps = 0
@@ -217,9 +225,18 @@ class Worker:
         }
 
     def _add(self, request_id, prompt, params, lora_request, streaming):
-        refusal = self._refusal(prompt, params, lora_request)
-        if refusal:
-            self._responses.put([Response(request_id, error=RequestError(refusal))])
+        """Begin a request.
+
+        Any other error than a RequestError leaves the loop and ends the worker's task. Source:
+        `worker_main` of executor/worker.py, near 1.2.
+        """
+        try:
+            if lora_request is not None and self._args["lora_config"]:
+                self._adapters.use(lora_request)
+            if refusal := self._refusal(prompt, params, lora_request):
+                raise RequestError(refusal)
+        except RequestError as error:
+            self._responses.put([Response(request_id, error=error)])
             return
         room = self._args["max_seq_len"] - len(prompt)
         wanted = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -315,8 +332,8 @@ class Worker:
             self._fail_all(RequestError(_NO_BEAM_LOG_PROBS))
         reached = {
             name
-            for name in ("crash_after", "hang_after", "error_after", "oom_after", "fatal_after")
-            if self._steps > self._behaviour.get(name, float("inf"))
+            for name, steps in self._behaviour.items()
+            if name.endswith("_after") and name != "load_after" and self._steps > steps
         }
         if "crash_after" in reached:
             self._send_the_rest()
@@ -324,6 +341,8 @@ class Worker:
         if "hang_after" in reached:
             self._send_the_rest()
             time.sleep(3600)
+        if "end_after" in reached:
+            raise ValueError("a tensor has no name")
         if "error_after" in reached:
             del self._behaviour["error_after"]
             self._fail_all(RequestError("index 3 is out of bounds for dimension 0"))

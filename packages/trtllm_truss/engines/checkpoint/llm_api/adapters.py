@@ -1,0 +1,75 @@
+"""The files of LoRA adapters, watched so that TensorRT-LLM never reads a damaged one.
+
+Up to 1.2 an adapter that it cannot read ends the worker, and with it every stream. It reads one at
+the first request, and again once its cache of `max_cpu_loras` has dropped it. Sources in
+NVIDIA/TensorRT-LLM: ``_enqueue_request`` of ``tensorrt_llm/executor/base_worker.py``, near 1.2,
+whose ``try`` begins later (pull request 13517, May 2026, makes it an error of the request), and
+``add_request_peft`` of ``_torch/pyexecutor/resource_manager.py``, near 1.1.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_truss.engines.checkpoint.adapter_files import FILES, read_adapter_folder
+from trtllm_truss.engines.model_config import ADAPTER_CONFIG
+from trtllm_truss.engines.model_config import Adapter as Contents
+from trtllm_truss.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter: its `lora_task_id`, its name for the LLM API, and its folder."""
+
+    number: int
+    name: str
+    path: str
+
+    @property
+    def quoted(self) -> str:
+        return json.dumps(self.name, ensure_ascii=False)
+
+
+class AdapterFiles:
+    """The files of one adapter, as they were at the start.
+
+    Raises:
+        ArtifactError: they cannot be applied.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._name = adapter.name
+        self._folder = Path(adapter.path)
+        self._stamps = self._look()
+        self._contents = self._read()
+
+    def check(self) -> None:
+        """Look at the files again; read them if any was written since.
+
+        Raises:
+            ArtifactError: they are gone, damaged, or those of another adapter.
+        """
+        stamps = self._look()
+        if stamps == self._stamps:
+            return
+        if self._read() != self._contents:
+            raise ArtifactError(
+                "its files are others than at the start of the server; restart it to load them."
+            )
+        self._stamps = stamps
+
+    def _look(self) -> list[tuple[int, ...]]:
+        try:
+            states = [(self._folder / name).stat() for name in FILES]
+        except OSError as error:
+            name = Path(str(error.filename)).name
+            raise ArtifactError(
+                f"{name} cannot be read ({error.strerror}); restore it, or restart the server."
+            ) from None
+        return [(each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in states]
+
+    def _read(self) -> tuple[bytes, Contents]:
+        contents = read_adapter_folder(self._name, self._folder)
+        return (self._folder / ADAPTER_CONFIG).read_bytes(), contents
