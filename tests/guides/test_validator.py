@@ -208,14 +208,76 @@ def test_a_dead_worker_is_replaced(guides: GuideValidator, tmp_path: Path) -> No
     assert outcome(guides.check(order("follow"))) is None
 
 
-def test_a_worker_that_cannot_start_is_not_the_guides_fault() -> None:
-    guides = GuideValidator([FAKE_WORKER, "broken"])
-    errors = [guides.check(order("follow")).exception(PATIENCE_S) for _ in range(2)]
+REASON = "Guides cannot be checked: the compiler worker ended (3)."
+
+
+def test_a_worker_that_cannot_start_is_not_the_guides_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again after a minute, and its own words are in the log."""
+    now_s = 0.0
+    starts = tmp_path / "starts"
+    guides = GuideValidator([FAKE_WORKER, "broken", str(starts)], clock=lambda: now_s)
+
+    def failures(count: int) -> set[str]:
+        errors = [guides.check(order("follow")).exception(PATIENCE_S) for _ in range(count)]
+        assert {type(error) for error in errors} == {CheckFailed}
+        return {*map(str, errors)}
+
+    assert failures(5) == {REASON}
+    assert starts.read_text() == "started\n"
+    now_s = 61.0
+    assert failures(5) == {REASON}
+    assert starts.read_text() == "started\n" * 2
     guides.close()
-    assert [str(error) for error in errors] == [
-        "Guides cannot be checked: the compiler worker ended (3)."
-    ] * 2
-    assert {type(error) for error in errors} == {CheckFailed}
+    lines = [record.getMessage() for record in caplog.records]
+    assert (
+        lines
+        == [
+            f"{REASON} Requests with a guide get 503. "
+            "Traceback\nModuleNotFoundError: No module named 'torch'"
+        ]
+        * 2
+    )
+
+
+def test_a_trial_tells_at_the_start_what_is_wrong(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts = tmp_path / "starts"
+    guides = GuideValidator([FAKE_WORKER, "broken", str(starts)])
+    guides.try_out().join(PATIENCE_S)
+    assert "get 503. Traceback\nModuleNotFoundError: No module named 'torch'" in caplog.text
+    assert str(guides.check(order("follow")).exception(PATIENCE_S)) == REASON
+    assert starts.read_text() == "started\n"
+    guides.close()
+
+
+def test_a_trial_of_a_good_program_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    guides = GuideValidator([FAKE_WORKER])
+    guides.try_out().join(PATIENCE_S)
+    assert guides._trial is not None
+    assert not processes(guides._trial.pid)
+    assert outcome(guides.check(order("follow"))) is None
+    guides.close()
+    assert not caplog.records
+
+
+def test_closing_ends_a_trial() -> None:
+    guides = GuideValidator([FAKE_WORKER])
+    trial = guides.try_out()
+    guides.close()
+    trial.join(PATIENCE_S)
+    assert guides._trial is None or not processes(guides._trial.pid)
+
+
+def test_what_libraries_say_of_a_guide_is_not_logged(
+    guides: GuideValidator, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(guides.check(order("follow s3cr3t"))) is None
+    os.killpg(guides._worker.pid, signal.SIGKILL)
+    assert settles(lambda: guides._worker is None)
+    assert "s3cr3t" not in caplog.text + "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("failure", ["raises", "crashes"])

@@ -3,7 +3,8 @@
 The text of a guide is a command and its argument: `note FILE` appends a line to a file, `wait
 FILE` waits until the file exists, `burn` computes for an hour, `grow` takes longer with each token,
 `crawl` takes the same long time for each, `raise WORDS`, `overflow`, `hold MEBIBYTES`,
-`allocate`, `crash`, `killed`. Arguments of the program break it: `broken`, `raises`, `crashes`.
+`allocate`, `crash`, `killed`. Arguments of the program break it: `broken FILE`, which
+appends a line to a file, `raises`, `crashes`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from trtllm_truss.requests import Guide
 
 def load() -> Follow:
     if "broken" in sys.argv:
+        with Path(sys.argv[-1]).open("a") as file:
+            file.write("started\n")
+        sys.stderr.write("Traceback\nModuleNotFoundError: No module named 'torch'\n")
         sys.exit(3)
     if "busy" in sys.argv:
         threading.Thread(target=compute_with_lock).start()
@@ -41,6 +45,7 @@ def compute_with_lock() -> None:
 
 def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
     order, _, argument = guide.text.partition(" ")
+    sys.stderr.write(f"a library repeats {guide.text}\n")
     with LOCK:
         pass
     if order == "note" and tokens == 1:

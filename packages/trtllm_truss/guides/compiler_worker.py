@@ -175,6 +175,9 @@ def serve(
     os.nice(_NICENESS)
     follow = load()
     _wait_for_idle_threads()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, output.fileno())  # libraries repeat parts of guides
     os.write(answers, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
 

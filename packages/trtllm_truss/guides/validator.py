@@ -13,7 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -57,8 +59,15 @@ _SMALL_STACK = 'ulimit -s 4096; exec "$@"'  # KiB; threads of the engine have 81
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # each arena reserves 64 MiB of address space
 
 
+_UNCHECKED = "Guides cannot be checked"
+_FAILURE_KEPT_S = 60.0
+_COMPLAINT_BYTES = 4096
+
+
 class _Worker(Child):
     """A child that runs `compiler_worker.serve` in its own session.
+
+    Its standard error is read until it is ready. Later, libraries repeat parts of guides there.
 
     Args:
         program: Python's arguments.
@@ -76,11 +85,13 @@ class _Worker(Child):
     ) -> None:
         self._on_verdict, self._on_end = on_verdict, on_exit
         self._ready = threading.Event()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `complaint` closes it
+        self.has_started = False
         process = subprocess.Popen(
             ["sh", "-c", _SMALL_STACK, "guide-trial", sys.executable, *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # libraries repeat parts of guides
+            stderr=self._errors,
             env={
                 **environment,
                 **_ONE_ARENA,
@@ -91,9 +102,18 @@ class _Worker(Child):
         )
         super().__init__(process, on_line=self._take, on_exit=self._end, name="guides")
 
-    def wait_until_ready(self) -> None:
-        """Wait until its vocabulary is loaded, or until it has ended."""
+    def wait_until_ready(self) -> bool:
+        """Wait until its vocabulary is loaded, or until it has ended; return whether it was."""
         self._ready.wait()
+        return self.has_started
+
+    def complaint(self) -> str:
+        """Return the end of its standard error; empty once it was ready."""
+        with self._errors as file:
+            if self.has_started:
+                return ""
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
+            return file.read().decode(errors="replace").strip()
 
     def send(self, question: Sequence[Any]) -> None:
         """Send a line; does nothing once the worker has ended."""
@@ -105,6 +125,7 @@ class _Worker(Child):
     def _take(self, line: str) -> None:
         if self._ready.is_set():
             self._on_verdict(json.loads(line))
+        self.has_started = True
         self._ready.set()
 
     def _end(self, status: int) -> None:
@@ -154,6 +175,7 @@ class GuideValidator:
         program: Python's arguments, which run `compiler_worker.serve`.
         environment: variables of the program; PYTHONPATH is set to this process's search path.
         compile_limit_s: CPU time per guide.
+        clock: the time in seconds.
     """
 
     def __init__(
@@ -161,6 +183,7 @@ class GuideValidator:
         program: Sequence[str],
         environment: Mapping[str, str] = os.environ,
         compile_limit_s: float = 4.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._program = program
         self._environment = environment
@@ -174,6 +197,9 @@ class GuideValidator:
         self._known_characters = 0
         self._grammars: dict[int, str] = {}  # as far as they were received
         self._worker: _Worker | None = None
+        self._trial: _Worker | None = None
+        self._clock = clock
+        self._failure, self._failed_until_s = "", 0.0
         self._sender: threading.Thread | None = None
         self._last_number = 0
         self._closed = False
@@ -203,6 +229,36 @@ class GuideValidator:
                 self._enqueue(_Job(guide, key, [result], estimate_work(guide)))
         return result
 
+    def try_out(self) -> threading.Thread:
+        """Start the program once in a thread, log why if it cannot be, and end it."""
+
+        def start() -> None:
+            with self._changed:
+                if self._closed:
+                    return
+                try:
+                    trial = self._trial = self._new_worker(lambda _: None)
+                except (OSError, RuntimeError) as error:
+                    self._has_failed(f"{_UNCHECKED}: {error}.")
+                    return
+            is_ready = trial.wait_until_ready()
+            trial.kill()
+            trial.wait()
+            complaint = trial.complaint()
+            with self._changed:
+                if not is_ready and not self._closed:
+                    self._has_failed(_ended(trial.status), complaint)
+
+        thread = threading.Thread(target=start, name="guide-trial", daemon=True)
+        thread.start()
+        return thread
+
+    def _has_failed(self, reason: str, complaint: str = "") -> None:
+        """Log that the program cannot be started, and remember it for a minute."""
+        self._failure = reason
+        self._failed_until_s = self._clock() + _FAILURE_KEPT_S
+        logger.error("%s Requests with a guide get 503. %s", reason, complaint)
+
     def close(self) -> None:
         """Kill the program; running checks fail, queued ones are cancelled."""
         with self._changed:
@@ -212,10 +268,10 @@ class GuideValidator:
             self._slow.clear()
             self._jobs.clear()
             self._changed.notify_all()
-            worker = self._worker
+            workers = [self._worker, self._trial]
         for waiter in (waiter for job in waiting for waiter in job.waiters):
             waiter.cancel()
-        if worker is not None:
+        for worker in filter(None, workers):
             worker.kill()
             worker.wait()
         if self._sender is not None:
@@ -246,6 +302,9 @@ class GuideValidator:
     def _send_all(self) -> None:
         """Send guides to the program and start it as needed; runs in a thread."""
         while (number := self._next()) is not None:
+            if self._clock() < self._failed_until_s:
+                self._finish(number, GuideVerdict.FAILED, self._failure)
+                continue
             try:
                 worker = self._worker or self._start()
             except (OSError, RuntimeError) as error:  # the last: no thread
@@ -289,10 +348,15 @@ class GuideValidator:
         with self._changed:
             if self._closed:
                 raise CheckFailed(_CLOSED)
-            self._worker = _Worker(
-                self._program, self._environment, self._take, self._worker_has_ended
-            )
+            self._worker = self._new_worker(self._take, self._worker_has_ended)
             return self._worker
+
+    def _new_worker(
+        self,
+        on_verdict: Callable[[list[Any]], None],
+        on_exit: Callable[[int], None] = lambda _: None,
+    ) -> _Worker:
+        return _Worker(self._program, self._environment, on_verdict, on_exit)
 
     def _take(self, line: list[Any]) -> None:
         number, verdict, text, kept_bytes = line
@@ -303,9 +367,16 @@ class GuideValidator:
 
     def _worker_has_ended(self, status: int) -> None:
         with self._changed:
-            self._worker = None
+            worker, self._worker = self._worker, None
             running = [*self._running]
-        reason = f"Guides cannot be checked: the compiler worker ended ({status})."
+            complaint = worker.complaint() if worker else ""
+            reason = _ended(status)
+            if not self._closed:
+                # A signal, such as that of a host without memory, need not come again.
+                if worker is not None and not worker.has_started and status > 0:
+                    self._has_failed(reason, complaint)
+                else:
+                    logger.error("%s The next one starts another.", reason)
         for number in running:
             self._finish(number, GuideVerdict.FAILED, reason)
 
@@ -346,6 +417,10 @@ class GuideValidator:
         ):
             self._known_characters -= _characters(self._known.popitem(last=False)[1])
         return _outcome(known)
+
+
+def _ended(status: int | None) -> str:
+    return f"{_UNCHECKED}: the compiler worker ended ({status})."
 
 
 def _characters(known: CheckedGuide | str) -> int:
@@ -497,4 +572,7 @@ def guide_check_for(
             if tokenizer_info is None
             else ", and only length, depth and repetitions of guides are checked",
         )
-    return GuideValidator(program, environment, compile_limit_s)
+    guides = GuideValidator(program, environment, compile_limit_s)
+    if tokenizer_info is not None:  # a library of TensorRT-LLM's image, which may not load here
+        guides.try_out()
+    return guides
