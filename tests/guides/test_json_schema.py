@@ -19,6 +19,7 @@ from trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker import (
 )
 from trtllm_truss.guides.guide import GuideFault
 from trtllm_truss.guides.json_schema import (
+    find_foreign_reference,
     find_unkept,
     forbid_control_characters,
     mark_bounds,
@@ -203,3 +204,46 @@ def test_keywords_without_effect_are_found(
 )
 def test_schemas_that_are_followed(schema: dict[str, Any]) -> None:
     assert find_unkept(json.dumps(schema)) is None
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *({"$ref": "file:///etc/passwd"}, {"$ref": "http://127.0.0.1/schema"}, {"$ref": ""}),
+        *({"$ref": "other.json#/x"}, {"$ref": "#anchor"}, {"$ref": "//host/x"}, {"$ref": "urn:a"}),
+        *({"$dynamicRef": "#node"}, {"$recursiveRef": "#"}),
+    ],
+)
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda part: part,
+        lambda part: {"properties": {"a": {"items": part}}},
+        lambda part: {"$defs": {"a": part}, "$ref": "#/$defs/a"},
+        lambda part: {"anyOf": [{"type": "null"}, part]},
+        lambda part: {"additionalProperties": part},
+    ],
+)
+def test_references_that_are_not_followed_are_found(
+    reference: dict[str, str], place: Callable[[Any], Any]
+) -> None:
+    ((name, target),) = reference.items()
+    schema = json.dumps(place(reference))
+    assert find_foreign_reference(schema) == f"{name} {target!r}"
+    assert TO_GRAMMAR is not None
+    assert "basic_any" in TO_GRAMMAR(schema, True)  # any value in its place
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": A}},
+        {"properties": {"$ref": {"const": "http://x"}, "b": {"enum": [{"$ref": "http://x"}]}}},
+        {"$id": "http://x", "$schema": "https://json-schema.org/draft/2020-12/schema"},
+        {"$ref": 5},  # XGrammar says what is wrong
+        True,
+    ],
+)
+def test_references_that_are_followed(schema: Any) -> None:
+    assert find_foreign_reference(json.dumps(schema)) is None

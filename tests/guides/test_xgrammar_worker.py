@@ -86,6 +86,14 @@ def test_good_guides_pass(guides: GuideValidator, language: Language, text: str)
     assert fault_of(guides, language, text) is None
 
 
+def test_a_reference_to_another_document_is_refused(guides: GuideValidator) -> None:
+    schema = '{"properties": {"a": {"$ref": "file:///etc/passwd"}}, "required": ["a"]}'
+    assert fault_of(guides, "json_schema", schema) == (
+        "it has $ref 'file:///etc/passwd', which is not followed; refer to '#', or to a part of "
+        "the schema by '#/…'."
+    )
+
+
 @pytest.mark.parametrize("text", [json.dumps(SCHEMA), '{"const": "\\u00f6zür 🤖"}'])
 def test_a_schema_with_fixed_blanks_becomes_a_grammar(guides: GuideValidator, text: str) -> None:
     """Ask twice: the second answer is remembered."""

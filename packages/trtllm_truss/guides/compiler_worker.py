@@ -41,7 +41,12 @@ from trtllm_truss.guides.guide import (
     find_misread_pair,
     find_nul,
 )
-from trtllm_truss.guides.json_schema import forbid_control_characters, mark_bounds, put_bounds
+from trtllm_truss.guides.json_schema import (
+    find_foreign_reference,
+    forbid_control_characters,
+    mark_bounds,
+    put_bounds,
+)
 from trtllm_truss.requests import Guide
 
 # mallinfo(3)
@@ -342,6 +347,11 @@ def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
         return (
             f"it has {pair!r}, two characters that XGrammar reads as one in a name, a value "
             "or brackets; separate them, or escape one."
+        )
+    if guide.language == "json_schema" and (found := find_foreign_reference(guide.text)):
+        return (
+            f"it has {found}, which is not followed; refer to '#', or to a part of the schema by "
+            "'#/…'."
         )
     if rule := find_endless(guide):
         rule = rule[:_NAME_CHARACTERS]

@@ -9,7 +9,8 @@ the grammar gets their rules in the place of these constants.
 Its rule of a string with a length, ``[^"\\\r\n]{0,6}``, allows control characters, which no JSON
 parser takes in a string. A grammar of ours forbids them.
 
-Other keywords it drops without an error. A schema that is `strict` has none of them.
+Other keywords it drops without an error, and it takes references that it does not follow for any
+value. A schema that is `strict` has none of them.
 """
 
 from __future__ import annotations
@@ -90,6 +91,29 @@ def find_unkept(schema: str) -> str | None:
     parts = (holder[key] for holder, key in _parts([json.loads(schema)]))
     found = (_unkept(part) for part in parts if isinstance(part, dict))
     return next(filter(None, found), None)
+
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+def find_foreign_reference(schema: str) -> str | None:
+    """Find a reference that XGrammar takes for any value: to another document, or to an anchor.
+
+    It follows `$ref` to `#` and to `#/…` alone (`JSONSchemaConverter::URIToRule` in
+    cpp/json_schema_converter.cc, 0.1.32), and ignores the other keywords.
+
+    Raises:
+        ValueError: the schema is not JSON.
+    """
+    for holder, key in _parts([json.loads(schema)]):
+        part = holder[key]
+        for name in _REFERENCES if isinstance(part, dict) else ():
+            target = part.get(name)
+            if isinstance(target, str) and not (
+                name == "$ref" and (target == "#" or target.startswith("#/"))
+            ):
+                return f"{name} {target[:_SHOWN_CHARACTERS]!r}"
+    return None
 
 
 def _parts(whole: list[Any]) -> list[tuple[Any, Any]]:
