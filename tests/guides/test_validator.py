@@ -214,7 +214,7 @@ REASON = "Guides cannot be checked: the compiler worker ended (3)."
 def test_a_worker_that_cannot_start_is_not_the_guides_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again after a minute, and its own words are in the log."""
+    """Another try follows after a minute; its own words are in the log."""
     now_s = 0.0
     starts = tmp_path / "starts"
     guides = GuideValidator([FAKE_WORKER, "broken", str(starts)], clock=lambda: now_s)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 from functools import partial
 
 from trtllm_truss.cli.common import add_truss_options, log_to_stderr
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.dynamo import check_configuration
+from trtllm_truss.dynamo import check_configuration, is_on_the_network, local_addresses
 from trtllm_truss.endpoints.application import start_service
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.loading import MountedSecrets, read_environment
+from trtllm_truss.settings.loading import API_KEY_SECRET, MountedSecrets, read_environment
 from trtllm_truss.status import ServiceStatus
+
+logger = logging.getLogger("trtllm_truss")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
         StartupError: the engine cannot start, or Dynamo's runtime fails.
     """
     config = read_config(options.truss, options.config)
-    check_configuration(*load_configuration(config))
+    environment = read_environment(MountedSecrets(config))
+    has_key = bool(environment.api_key) or API_KEY_SECRET in (config.get("secrets") or {})
+    check_configuration(*load_configuration(config), has_key=has_key)
     try:
         from trtllm_truss.dynamo.worker import WorkerOptions, run_worker
     except ImportError as error:
@@ -69,10 +74,16 @@ def run(options: argparse.Namespace) -> int:
     start = partial(
         start_service,
         config,
-        lambda: read_environment(MountedSecrets(config)),
+        lambda: environment,
         (options.truss / config.get("data_dir", "data")).resolve(),
         ServiceStatus.published(os.environ),
     )
+    os.environ.update(local_addresses(os.environ))
+    if is_on_the_network(os.environ):
+        logger.warning(
+            "the worker's port is open to the network, and Dynamo asks for no key: admit only its "
+            "frontends by a network policy, or set DYN_TCP_RPC_HOST to an address of this host"
+        )
     for number in (signal.SIGTERM, signal.SIGINT):
         # Dynamo's runtime ends the worker in order, and calls the handler that was there before.
         signal.signal(number, lambda *_: None)

@@ -15,10 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from trtllm_truss.errors import InvalidRequest, SettingsError
+from trtllm_truss.local_requests import is_loopback
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.body import parse_completion
 from trtllm_truss.requests import REST_OF_CONTEXT, GenerationRequest, TokenDelta
+from trtllm_truss.settings.loading import API_KEY_SECRET
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.validation import shown
 
 _UNSERVED = {
@@ -36,15 +39,45 @@ _GUIDES = {"backend": "guided_decoding_backend"}
 """Guides whose fields are not called `guided_` and their name."""
 
 
-def check_configuration(settings: Settings, defaults: Defaults) -> None:
-    """Refuse settings about text, of which a worker sees none.
+_HOST_VARIABLES = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
+"""Addresses on which a worker listens; by default the one that the machine has on its network."""
+
+_ON_ONE_HOST = ("file", "mem")
+"""Values of `DYN_DISCOVERY_BACKEND` with which all processes share a host."""
+
+
+def local_addresses(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with which a worker of a single host listens on loopback.
+
+    Dynamo asks for no key. With another discovery the frontend may be on another host, which must
+    reach the worker; then there are none.
+    """
+    if variables.get("DYN_DISCOVERY_BACKEND") not in _ON_ONE_HOST:
+        return {}
+    return {name: LOOPBACK for name in _HOST_VARIABLES if not variables.get(name)}
+
+
+def is_on_the_network(variables: Mapping[str, str]) -> bool:
+    """Return whether other hosts can send requests to a worker, past any key of the frontend."""
+    return not is_loopback(variables.get(_HOST_VARIABLES[0], ""))
+
+
+def check_configuration(settings: Settings, defaults: Defaults, *, has_key: bool) -> None:
+    """Refuse settings about text, of which a worker sees none, and about HTTP.
 
     Args:
         defaults: values of omitted fields.
+        has_key: the secret `server_api_key` is declared or set.
 
     Raises:
         SettingsError: one is set.
     """
+    if has_key:
+        raise SettingsError(
+            f"the secret {API_KEY_SECRET} is declared or set, but a worker of Dynamo asks nobody "
+            "for a key: whoever reaches its port can generate. Remove the secret, and put a key in "
+            "front of Dynamo's frontend."
+        )
     if words := defaults.get("stop_words"):
         raise SettingsError(
             f"config.yaml: model_metadata.generation.stop_words is {shown(words)}; stop words are "
