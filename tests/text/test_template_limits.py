@@ -16,7 +16,12 @@ from jinja2.exceptions import TemplateSyntaxError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
-from trtllm_truss.text.template_limits import MAX_CHARACTERS, MAX_SOURCE_CHARACTERS
+from trtllm_truss.text.sandbox import SandboxedTemplate
+from trtllm_truss.text.template_limits import (
+    MAX_CHARACTERS,
+    MAX_SOURCE_CHARACTERS,
+    TemplateLimitError,
+)
 from trtllm_truss.text.time_limit import TimeIsUp, run_limited
 
 MESSAGES = [{"role": "user", "content": "hello world"}]
@@ -443,3 +448,25 @@ def test_a_forked_process_has_its_own_watch() -> None:
             os._exit(7)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def nested(depth: int, values: int) -> object:
+    value: object = list(range(values))
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def test_nesting_multiplies_what_is_indented() -> None:
+    """60,000 numbers at level 50 are 12 MB of blanks at four a level."""
+    for indent, fits in ((4, False), ("  ", False), (0, True), (None, True)):
+        template = SandboxedTemplate("{{ tools|tojson(indent=indent) }}")
+        variables = {"tools": nested(50, 60_000), "indent": indent}
+        if fits:
+            assert json.loads(template.render(variables)) == variables["tools"]
+        else:
+            with pytest.raises(TemplateLimitError, match="nested too deeply"):
+                template.render(variables)
+    usual = [{"type": "function", "function": nested(9, 12)} for _ in range(512)]
+    written = SandboxedTemplate("{{ tools|tojson(indent=4) }}").render({"tools": usual})
+    assert json.loads(written) == usual

@@ -63,10 +63,12 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
     recommended = {**usable_defaults(service.sampling), **defaults}
     chat = OpenAIAdapter(partial(parse_chat, formats=formats), recommended, "chat_completions")
-    completion = OpenAIAdapter(parse_completion, recommended, "completions")
+    context_tokens = service.context_tokens
+    parse = partial(parse_completion, context_tokens=context_tokens)
+    completion = OpenAIAdapter(parse, recommended, "completions")
     invoked = {
         "messages": replace(chat, parse=partial(parse_chat, formats=formats, top_is_chosen=True)),
-        "prompt": replace(completion, parse=partial(parse_completion, top_is_chosen=True)),
+        "prompt": replace(completion, parse=partial(parse, top_is_chosen=True)),
     }
 
     def choose(request: Request, body: Mapping[str, Any]) -> ApiAdapter:
@@ -99,8 +101,8 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
         "/v1/messages": anthropics(messages),
         "/v1/messages/count_tokens": anthropics(count_tokens),
         "/v1/embeddings": endpoint(EmbeddingsAdapter()),
-        "/tokenize": endpoint(TokenizeAdapter(chat, completion, service.context_tokens)),
-        "/detokenize": endpoint(DetokenizeAdapter(completion)),
+        "/tokenize": endpoint(TokenizeAdapter(chat, completion, context_tokens)),
+        "/detokenize": endpoint(DetokenizeAdapter(completion, context_tokens)),
     }
 
 

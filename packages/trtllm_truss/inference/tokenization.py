@@ -268,6 +268,9 @@ def _encode(
     checkpoint: Checkpoint,
 ) -> EncodedPrompt:
     field, max_tokens = prompt_field(request), engine.max_input_tokens
+    given = request.prompt_ids
+    if given is not None and request.truncate_prompt is None and len(given) > max_tokens:
+        raise _too_long(field, str(len(given)), engine)  # before their values are looked at
     try:
         ids = _ids(request, tokenizer, max_tokens, control_tokens, checkpoint)
     except TooManyTokens:

@@ -29,6 +29,9 @@ MAX_CHARACTERS = 1 << 26
 CHARACTERS_PER_CHARACTER = 16
 MAX_RANGE = 100_000
 MAX_WIDTH = 1024
+MAX_INDENTATION = 1 << 22
+"""Blanks before all lines of a value that is written as JSON: nesting multiplies its length."""
+
 MAX_BITS = 4096
 """Of an integer that a template computes."""
 
@@ -195,6 +198,19 @@ def require_width(value: Any) -> int:
     if width > MAX_WIDTH:
         raise TemplateLimitError(f"a width in it is larger than {MAX_WIDTH:,}")
     return width
+
+
+def require_indentation(characters: int) -> None:
+    """Refuse to indent a value whose lines would begin with so many blanks.
+
+    Raises:
+        TemplateLimitError: they are too many.
+    """
+    if characters > MAX_INDENTATION:
+        raise TemplateLimitError(
+            f"a value is nested too deeply for its length: indented, its lines would begin with "
+            f"more than {MAX_INDENTATION:,} blanks"
+        )
 
 
 def require_range(count: int) -> int:

@@ -23,14 +23,17 @@ from jinja2.runtime import LoopContext, markup_join
 from jinja2.tests import TESTS as JINJA_TESTS
 from markupsafe import Markup, escape
 
+from trtllm_truss.text.json_pieces import PIECE_CHARACTERS, dumps_in_pieces, indentation
 from trtllm_truss.text.template_limits import (
     COUNTED_LENGTH,
     ESCAPED_CHARACTERS,
     ITEM_CHARACTERS,
+    MAX_INDENTATION,
     TEXT_CHARACTERS,
     Namespace,
     rendering,
     require_bits,
+    require_indentation,
     require_range,
     require_width,
 )
@@ -399,10 +402,16 @@ def _to_json(
     weight = rendering.weigh(value)
     added = sum(require_width(len(text)) for text in separators or ())
     if indent is not None:
-        added += _MAX_DEPTH * require_width(len(indent) if isinstance(indent, str) else indent)
+        width = require_width(len(indent) if isinstance(indent, str) else indent)
+        require_indentation(width * indentation(value, MAX_INDENTATION // max(1, width)))
+        added += _MAX_DEPTH * width
     rendering.require(ESCAPED_CHARACTERS * weight + added * (weight // ITEM_CHARACTERS))
-    options: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
-    return rendering.made(json.dumps(value, ensure_ascii=ensure_ascii, **options))
+    options: dict[str, Any] = {"separators": separators, "sort_keys": sort_keys}
+    if indent is None and weight > PIECE_CHARACTERS:
+        text = dumps_in_pieces(value, ensure_ascii=ensure_ascii, **options)
+    else:
+        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+    return rendering.made(text)
 
 
 def _title(value: Any) -> str:

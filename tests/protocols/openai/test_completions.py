@@ -81,7 +81,7 @@ def test_model_may_be_left_out() -> None:
         ({"prompt": [[1, -1]]}, "prompt", ["prompt[0][1] is -1", "token id"]),
         ({"prompt": [1, 2**31]}, "prompt", ["prompt[1] is 2147483648", "token id"]),
         ({"prompt": [True]}, "prompt", ["prompt[0] is true"]),
-        ({"prompt": [1, "a"]}, "prompt", ["prompt[0] is 1"]),
+        ({"prompt": [1, "a"]}, "prompt", ['prompt[1] is "a"']),
         ({"prompt": "\ud800"}, "prompt", ["surrogate"]),
         ({"suffix": "end"}, "suffix", ["not supported", "Leave it out"]),
         ({"best_of": 3}, "best_of", ["best_of is 3", "n, 1"]),
@@ -102,3 +102,13 @@ def test_refusals(sent: dict[str, Any], param: str, parts: list[str]) -> None:
 def test_a_missing_prompt() -> None:
     with pytest.raises(InvalidRequest, match="prompt is missing"):
         parse_completion({"model": "m"}, {})
+
+
+def test_ids_of_a_prompt_that_is_too_long_are_not_looked_at() -> None:
+    """The length of a prompt is refused first, by the engine's limit."""
+    ids: list[Any] = [*range(100), -1]
+    (request,) = parse_completion({"prompt": ids}, {}, context_tokens=100).requests
+    assert request.prompt_ids == tuple(ids)
+    for body in ({"prompt": ids[1:]}, {"prompt": ids, "truncate_prompt_tokens": 5}):
+        with pytest.raises(InvalidRequest, match=r"prompt\[\d+\] is -1; it must be a token id"):
+            parse_completion(body, {}, context_tokens=100)

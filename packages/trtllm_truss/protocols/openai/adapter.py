@@ -349,9 +349,11 @@ class DetokenizeAdapter:
 
     Attributes:
         completion: reads them as a prompt.
+        context_tokens: as of `parse_completion`.
     """
 
     completion: OpenAIAdapter
+    context_tokens: int
     name: str = "detokenize"
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
@@ -362,14 +364,15 @@ class DetokenizeAdapter:
                 f"{shown(field)} is {shown(body.get(field))}; send tokens, a list of ids.",
                 param="tokens",
             )
-        known = {"prompt": tokens, "echo": True, "skip_special_tokens": False}
+        known: Json = {"prompt": "-", "echo": True, "skip_special_tokens": False}
         if "model" in body:
             known["model"] = body["model"]
         if not tokens:
             raise InvalidRequest("tokens is empty; send at least one id.", param="tokens")
-        token_ids(tokens, "tokens", "tokens")
+        ids = token_ids(tokens, "tokens", "tokens", self.context_tokens)
         (request,) = self.completion.parse(known, {}).requests
-        request = replace(request, max_tokens=0, names={**request.names, "prompt_ids": "tokens"})
+        names = {**request.names, "prompt_ids": "tokens"}
+        request = replace(request, prompt=None, prompt_ids=ids, max_tokens=0, names=names)
         return Call([request], _Text(), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:

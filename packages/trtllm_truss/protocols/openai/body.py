@@ -302,9 +302,18 @@ _ALL_COMPLETION_UNUSED = {**UNUSED_EXTENSIONS, **COMPLETION_UNUSED}
 
 
 def parse_completion(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], *, top_is_chosen: bool = False
+    body: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    top_is_chosen: bool = False,
+    context_tokens: int = INT32_MAX,
 ) -> OpenAICall:
-    """Parse a body of `/v1/completions`; arguments and errors are those of `parse_chat`."""
+    """Parse a body of `/v1/completions`; arguments and errors are those of `parse_chat`.
+
+    Args:
+        context_tokens: of the engine, which refuses a longer prompt by its length: its ids are not
+            looked at.
+    """
     fields = read_body(
         CompletionFields,
         body,
@@ -332,7 +341,10 @@ def parse_completion(
             top_is_chosen=top_is_chosen,
             **arguments,
         )
-        for prompt in _prompts(fields.prompt)
+        for prompt in _prompts(
+            fields.prompt,
+            context_tokens if arguments["truncate_prompt"] is None else INT32_MAX,
+        )
     )
     return OpenAICall(
         requests=requests,
@@ -355,10 +367,14 @@ def _check_agreement(fields: CompletionFields) -> None:
         )
 
 
-def _prompts(prompt: Any) -> list[Prompt]:
-    """Return each prompt of the four accepted forms."""
+def _prompts(prompt: Any, longest: int) -> list[Prompt]:
+    """Return each prompt of the four accepted forms.
+
+    Args:
+        longest: as of `token_ids`.
+    """
     alone = isinstance(prompt, str) or (
-        isinstance(prompt, list) and bool(prompt) and all(type(item) is int for item in prompt)
+        isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is int
     )
     prompts = [prompt] if alone else prompt
     if isinstance(prompts, list) and not alone:
@@ -370,12 +386,12 @@ def _prompts(prompt: Any) -> list[Prompt]:
             param="prompt",
         )
     return [
-        _prompt(item, "prompt" if alone else f"prompt[{place}]")
+        _prompt(item, "prompt" if alone else f"prompt[{place}]", longest)
         for place, item in enumerate(prompts)
     ]
 
 
-def _prompt(prompt: Any, path: str) -> Prompt:
+def _prompt(prompt: Any, path: str, longest: int) -> Prompt:
     if isinstance(prompt, str) and prompt:
         if is_unicode(prompt):
             return prompt
@@ -383,19 +399,28 @@ def _prompt(prompt: Any, path: str) -> Prompt:
             f"{path} holds half of a UTF-16 surrogate pair; send whole characters.", param="prompt"
         )
     if isinstance(prompt, list) and prompt:
-        return token_ids(prompt, path, "prompt")
+        return token_ids(prompt, path, "prompt", longest)
     raise InvalidRequest(
         f"{path} is {shown(prompt)}; it must be a text or a list of token ids, and not empty.",
         param="prompt",
     )
 
 
-def token_ids(values: list[Any], path: str, param: str) -> tuple[int, ...]:
+def token_ids(
+    values: list[Any], path: str, param: str, longest: int = INT32_MAX
+) -> tuple[int, ...]:
     """Return a list of token ids as a tuple.
+
+    Args:
+        longest: length beyond which the values do not matter, because the length is refused.
 
     Raises:
         InvalidRequest: it holds other values.
     """
+    if len(values) > longest:
+        return tuple(values)
+    if set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= INT32_MAX:
+        return tuple(values)  # a tenth of the time of the loop below
     for place, value in enumerate(values):
         if type(value) is not int or not 0 <= value <= INT32_MAX:
             raise InvalidRequest(
@@ -403,4 +428,4 @@ def token_ids(values: list[Any], path: str, param: str) -> tuple[int, ...]:
                 f"{INT32_MAX}.",
                 param=param,
             )
-    return tuple(values)
+    return ()
