@@ -286,3 +286,88 @@ async def test_ten_minutes_of_double_load() -> None:
     assert len(waits) > 0.95 * 600 * 9 / 5
     assert max(waits) <= 10
     assert sum(refusal > 0 for refusal in refusals) <= 0.01 * len(refusals)
+
+
+async def call_of(gate: Admission, name: str, count: int) -> list[asyncio.Task[Slot]]:
+    """Queue requests of one call."""
+    tasks = [asyncio.create_task(gate.admit(1, name)) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+@virtually
+async def test_a_call_of_many_requests_is_ahead_of_others_by_one() -> None:
+    gate = admission(max_requests=1, queue_limit=1000)
+    running = await gate.admit(1)
+    many = await call_of(gate, "many", 256)
+    few = await call_of(gate, "few", 3)
+    (single,) = await queued(gate, 1)
+    assert gate.waiting == 260
+    order = []
+    tasks = [*many, *few, single]
+    while gate.waiting:
+        running.release()
+        await asyncio.sleep(0)
+        (came,) = [task for task in tasks if task.done()]
+        tasks.remove(came)
+        running = came.result()
+        order.append("m" if came in many else "f" if came in few else "s")
+    assert "".join(order).rstrip("m") == "mfsmfmf"
+    assert [task for task in many if not task.done()] == []
+    running.release()
+    assert (gate.running, gate.waiting, gate.reserved_tokens) == (0, 0, 0)
+
+
+@virtually
+async def test_the_budget_of_a_request_begins_in_the_queue() -> None:
+    """A call of many prompts takes as long as it takes, while its requests get their slots."""
+    gate = admission(max_requests=1, queue_timeout_s=10)
+    running = await gate.admit(1)
+    tasks = await call_of(gate, "call", 5)
+    for task in tasks:
+        await asyncio.sleep(3)
+        running.release()
+        running = await task
+    others = await call_of(gate, "other", 2)
+    await asyncio.sleep(10.1)
+    assert isinstance(others[0].exception(), QueueFull)
+    assert not others[1].done()
+    await asyncio.sleep(10)
+    assert isinstance(others[1].exception(), QueueFull)
+    running.release()
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+@virtually
+async def test_requests_of_a_call_that_leave_are_forgotten() -> None:
+    gate = admission(max_requests=1)
+    running = await gate.admit(1)
+    tasks = await call_of(gate, "call", 5)
+    (other,) = await queued(gate, 1)
+    for task in (tasks[2], tasks[0]):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert gate.waiting == 4
+    gate.fail_waiting(EngineUnavailable("gone"))
+    results = await asyncio.gather(*tasks, other, return_exceptions=True)
+    assert sum(isinstance(each, EngineUnavailable) for each in results) == 4
+    assert gate.waiting == 0
+    (again,) = await call_of(gate, "call", 1)
+    running.release()
+    (await again).release()
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+@virtually
+async def test_the_queue_limit_counts_all_requests_of_a_call() -> None:
+    gate = admission(max_requests=1, queue_limit=4)
+    running = await gate.admit(1)
+    tasks = await call_of(gate, "call", 6)
+    await asyncio.sleep(0)
+    assert gate.waiting == 4
+    refused = [task for task in tasks if task.done()]
+    assert len(refused) == 2
+    assert all(isinstance(task.exception(), QueueFull) for task in refused)
+    for task in tasks:
+        task.cancel()
+    running.release()

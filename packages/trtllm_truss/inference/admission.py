@@ -7,9 +7,11 @@ import copy
 import math
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
@@ -164,6 +166,9 @@ class Waiter:
         tokens: KV cache tokens to reserve.
         handicap_s: delay of the virtual deadline after the arrival.
         granted: resolves to the slot.
+        call: what the request shares with others; None for a request of its own.
+        is_behind: it waits for another one of its call to leave the queue.
+        timer: ends the wait in the queue.
     """
 
     urgency: float
@@ -171,6 +176,9 @@ class Waiter:
     tokens: int = field(compare=False)
     handicap_s: float = field(compare=False)
     granted: asyncio.Future[Slot] = field(compare=False)
+    call: Hashable = field(compare=False, default=None)
+    is_behind: bool = field(compare=False, default=False)
+    timer: asyncio.TimerHandle | None = field(compare=False, default=None)
 
 
 class WaitQueue:
@@ -225,6 +233,9 @@ class Admission:
     requests behind it. Only requests that are short enough and arrive before its virtual deadline
     overtake it, so no request starves.
 
+    Of the requests of one call one is in the queue at a time, and arrives there when the one before
+    leaves it, so that a call with 256 prompts is ahead of others by one. Its budget begins then.
+
     Args:
         max_requests: maximum number of requests in the engine, at least 1.
         max_tokens: capacity of the KV cache in tokens; None if unknown. A request that needs more
@@ -255,6 +266,8 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._queue = WaitQueue()
+        self._behind: dict[Hashable, deque[Waiter]] = {}  # of calls with a request in the queue
+        self._behind_count = 0
         self._arrivals = 0
         self._service_time = ServiceTimeEstimator()
         self.running = 0
@@ -292,14 +305,15 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Number of queued requests."""
-        return len(self._queue)
+        """Number of requests that wait."""
+        return len(self._queue) + self._behind_count
 
-    async def admit(self, tokens: int) -> Slot:
+    async def admit(self, tokens: int, call: Hashable = None) -> Slot:
         """Wait for a slot. Cancelling the wait removes the request from the queue.
 
         Args:
             tokens: KV cache tokens to reserve: prompt plus maximum answer; at least 1.
+            call: what it shares with the other requests of its call; None for one of its own.
 
         Raises:
             QueueFull: the queue is full, or the predicted or actual wait is too long.
@@ -307,21 +321,21 @@ class Admission:
         """
         if not self._queue and self._has_room(tokens):
             return self._grant(tokens)
-        waiter = self._enqueue(tokens)
-        timeout_s = self._limits.queue_timeout_s
-        timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, waiter)
+        waiter = self._enqueue(tokens, call)
         try:
             return await waiter.granted
         except BaseException:
             self._withdraw(waiter)
             raise
-        finally:
-            timer.cancel()
 
     def fail_waiting(self, error: TrussError) -> None:
         """Fail all waiting requests, because the engine is down for up to minutes."""
-        while self._queue:  # each raises its own copy, with its own traceback
-            _refuse(self._queue.pop(), copy.copy(error))
+        waiting = [*self._behind.values(), [self._queue.pop() for _ in range(len(self._queue))]]
+        self._behind.clear()
+        for waiter in chain.from_iterable(waiting):
+            self._passes(waiter)
+            _stop(waiter)
+            _refuse(waiter, copy.copy(error))  # each raises its own, with its own traceback
 
     def _has_room(self, tokens: int) -> bool:
         if self.reserved_tokens + tokens > self._max_tokens:
@@ -344,8 +358,9 @@ class Admission:
             waiter = self._queue.pop()
             if not waiter.granted.done():  # else cancelled, and about to notice
                 waiter.granted.set_result(self._grant(waiter.tokens))
+            self._left(waiter)
 
-    def _enqueue(self, tokens: int) -> Waiter:
+    def _enqueue(self, tokens: int, call: Hashable) -> Waiter:
         handicap_s = min(tokens / _TOKENS_PER_S, self._limits.queue_timeout_s / 2)
         self._arrivals += 1
         waiter = Waiter(
@@ -354,14 +369,50 @@ class Admission:
             tokens=tokens,
             handicap_s=handicap_s,
             granted=asyncio.get_running_loop().create_future(),
+            call=call,
         )
+        if call in self._behind and self.waiting < self._limits.queue_limit:
+            self._behind[call].append(waiter)
+            waiter.is_behind = True
+            self._behind_count += 1
+            return waiter
         self._refuse_hopeless(waiter)
-        self._queue.add(waiter)
+        self._join(waiter)
         self._admit_waiting()  # a short one may have room where the head has none
         return waiter
 
+    def _join(self, waiter: Waiter) -> None:
+        """Put a request into the queue."""
+        loop, timeout_s = asyncio.get_running_loop(), self._limits.queue_timeout_s
+        waiter.timer = loop.call_later(timeout_s, self._expire, waiter)
+        self._queue.add(waiter)
+        if waiter.call is not None:
+            self._behind.setdefault(waiter.call, deque())
+
+    def _left(self, waiter: Waiter) -> None:
+        """Put the next request of a call into the queue, which one has left."""
+        _stop(waiter)
+        behind = self._behind.get(waiter.call)
+        if behind is None:
+            return
+        while behind:
+            following = behind.popleft()
+            self._passes(following)
+            if not following.granted.done():  # else cancelled
+                self._arrivals += 1
+                following.number = -self._arrivals
+                following.urgency = -(self._clock() + following.handicap_s)
+                self._join(following)
+                return
+        del self._behind[waiter.call]
+
+    def _passes(self, waiter: Waiter) -> None:
+        """Count a request no longer as one that is behind another."""
+        self._behind_count -= waiter.is_behind
+        waiter.is_behind = False
+
     def _refuse_hopeless(self, waiter: Waiter) -> None:
-        limits, waiting = self._limits, len(self._queue)
+        limits, waiting = self._limits, self.waiting
         wait_s = self._predicted_wait_s(waiter)
         bearable_s = _FORESEEN_SHARE * limits.queue_timeout_s
         if waiting >= limits.queue_limit:
@@ -401,11 +452,12 @@ class Admission:
             return
         wait_s = self._predicted_wait_s(waiter)
         self._queue.discard(waiter)
+        self._left(waiter)
         _refuse(
             waiter,
             _queue_full(
                 f"the request has waited {self._limits.queue_timeout_s:g} s for the engine, which "
-                f"is the limit (serving.queue_timeout_s); {len(self._queue)} more are waiting",
+                f"is the limit (serving.queue_timeout_s); {self.waiting} more are waiting",
                 wait_s,
             ),
         )
@@ -415,10 +467,18 @@ class Admission:
         """Clean up after a wait that failed, or was cancelled just as its slot was granted."""
         granted = waiter.granted
         if granted.cancel() or granted.cancelled():
-            self._queue.discard(waiter)
+            self._passes(waiter)
+            if waiter in self._queue:
+                self._queue.discard(waiter)
+                self._left(waiter)
             self._admit_waiting()
         elif granted.exception() is None:
             granted.result().release()
+
+
+def _stop(waiter: Waiter) -> None:
+    if waiter.timer is not None:
+        waiter.timer.cancel()
 
 
 def _refuse(waiter: Waiter, error: TrussError) -> None:

@@ -217,8 +217,8 @@ class Generator:
         record.waits(prepared.engine_request.lora_task_id)
         with ExitStack() as held:
             if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
-                held.callback((await self._logits.admit(tokens)).release)
-            slot = await self._admission.admit(prepared.tokens)
+                held.callback((await self._logits.admit(tokens, prepared.parts)).release)
+            slot = await self._admission.admit(prepared.tokens, prepared.parts)
             held.callback(slot.release)
             admitted = asyncio.get_running_loop().time()
             record.queued(admitted - arrived)
