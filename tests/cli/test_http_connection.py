@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -178,6 +179,35 @@ OK, BAD = b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"
 def test_one_valid_host_is_needed(hosts: list[bytes], status: bytes) -> None:
     head = b"".join(b"Host: %b\r\n" % host for host in hosts)
     assert answer_to(b"GET / HTTP/1.1\r\n" + head + LAST) == status
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "code", "part"),
+    [
+        (b"\x16\x03\x01garbage\r\n\r\n", "invalid_request", "not valid HTTP/1.1"),
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", "invalid_request", "no valid Host"),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            "unsupported_encoding",
+            "Transfer-Encoding",
+        ),
+    ],
+)
+def test_what_is_not_http_gets_json(request_bytes: bytes, code: str, part: str) -> None:
+    got = []
+
+    async def client(
+        answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(request_bytes)
+        got.append(await asyncio.wait_for(reader.read(), PATIENCE_S))
+
+    talk(client)
+    head, _, body = got[0].partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    error = json.loads(body)["error"]
+    assert error["code"] == code
+    assert part in error["message"]
 
 
 def test_the_first_version_needs_no_host() -> None:

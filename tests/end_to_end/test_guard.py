@@ -30,15 +30,27 @@ def test_nothing_listens_on_a_public_address(server: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example:8080", "10.0.0.1", "localhost@evil.example",
-             "[::2]", "[", "", "169.254.169.254:80"],
-)  # fmt: skip
+    "host",
+    ["evil.example", "127.0.0.1.evil.example:8080", "10.0.0.1", "[::2]", "", "169.254.169.254:80"],
+)
 def test_another_machines_name_is_refused(server: Served, host: str) -> None:
     answer = server.post(BODY, headers={"Host": host})
     assert error(answer) == (421, "misdirected_request")
     assert "--host" in answer.json()["error"]["message"]
     metrics = f"http://127.0.0.1:{server.port}/metrics/"
     assert httpx.get(metrics, headers={"Host": host}, timeout=60).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost@evil.example", "localhost/evil", "["])
+def test_what_is_no_name_is_refused(
+    server: Served, host: str, request: pytest.FixtureRequest
+) -> None:
+    """Our own server refuses it as invalid HTTP, also when it listens on a public address."""
+    is_own = request.node.callspec.params["server"] == "own"
+    expected = (400, "invalid_request") if is_own else (421, "misdirected_request")
+    assert error(server.post(BODY, headers={"Host": host})) == expected
+    metrics = f"http://127.0.0.1:{server.port}/metrics/"
+    assert httpx.get(metrics, headers={"Host": host}, timeout=60).status_code == expected[0]
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:1", "127.1.2.3", "[::1]"])

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from trtllm_truss.local_requests import host_of
+from trtllm_truss.local_requests import Refusal, error_body, host_of
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _INVALID = (
-    "the request is not valid HTTP/1.1, has no valid Host or several, its head has more than 65536 "
-    "bytes, or it has both Content-Length and Transfer-Encoding; send one of them."
+    *(400, "invalid_request"),
+    "the request is not valid HTTP/1.1, its head has more than 65536 bytes, or it has both "
+    "Content-Length and Transfer-Encoding; send one of them.",
 )
-_NO_CODING = "Transfer-Encoding is not chunked alone; send the body as it is."
+_NO_HOST = (
+    *(400, "invalid_request"),
+    "the request has no valid Host header, or several; send one with the server's name.",
+)
+_NO_CODING = (
+    *(501, "unsupported_encoding"),
+    "Transfer-Encoding is not chunked alone; send the body as it is.",
+)
 _SCHEMES = (b"http://", b"https://")
 _MAX_HEAD_BYTES = 64 << 10
 """As h11, the parser of Truss's server, has it; of trailers and of chunks' extensions too."""
@@ -49,7 +58,8 @@ class Connection(HttpToolsProtocol):
     is_ending = False
     is_in_head = False
     bodiless_bytes = field_bytes = 0
-    refusal = 400, _INVALID
+    refusal: Refusal = _INVALID
+    url = b""  # uvicorn sets it where a request begins
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -85,10 +95,11 @@ class Connection(HttpToolsProtocol):
             self.is_ending, self.bodiless_bytes = True, 0
 
     def _send_refusal(self) -> None:
-        status, message = self.refusal
-        head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n" % len(message)
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        body = json.dumps(error_body(path, *self.refusal)).encode()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
         self.transport.write(
-            STATUS_LINE[status] + head + b"connection: close\r\n\r\n" + message.encode()
+            STATUS_LINE[self.refusal[0]] + head + b"connection: close\r\n\r\n" + body
         )
         self.transport.close()
 
@@ -143,6 +154,7 @@ class Connection(HttpToolsProtocol):
         Raises:
             ValueError: Host is missing, invalid or there twice; HTTP/1.0 needs none.
         """
+        refusal, self.refusal = self.refusal, _NO_HOST
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or self.parser.get_http_version() != "1.0"):
             raise ValueError("not one Host")
@@ -153,6 +165,7 @@ class Connection(HttpToolsProtocol):
             hosts.append(authority)
         if not all(host_of(host.decode("latin-1")) is not None for host in hosts):
             raise ValueError("an invalid Host")
+        self.refusal = refusal
 
     def _check_coding(self) -> None:
         """Refuse transfer codings that nothing here decodes.
@@ -162,7 +175,7 @@ class Connection(HttpToolsProtocol):
         """
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         if codings and b",".join(codings).strip().lower() != b"chunked":
-            self.refusal = 501, _NO_CODING
+            self.refusal = _NO_CODING
             raise ValueError("a transfer coding")
 
     def on_body(self, body: bytes) -> None:

@@ -259,8 +259,8 @@ class Serving(Strict):
         gt=0,
         le=3600,
         description="Seconds that a request may wait for the engine; if the estimated wait is "
-        "about as long, it is refused with 429 immediately. Of the answers to one call one waits at "
-        "a time, and the wait of the next one begins when that is admitted.",
+        "about as long, it is refused with 429 immediately. Of the answers to one call one waits "
+        "at a time, and the wait of the next one begins when that is admitted.",
     )
     first_token_timeout_s: float = Field(
         300,
