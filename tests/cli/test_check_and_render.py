@@ -17,7 +17,8 @@ from tests.engines.checkpoint.model_configs import LATENT
 from tests.support.fake_llm_api import write_checkpoint
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
-from tests.support.smollm2 import smollm2_file
+from tests.support.smollm2 import smollm2_file, write_smollm2_tokenizer
+from tests.tool_calls.test_registry import CALLS, template
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_workbench.cli.main import main
@@ -120,6 +121,22 @@ def test_findings_and_status(
     )
     for part in parts:
         assert part in sentences
+
+
+def test_formats_of_calls_and_reasoning(
+    engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = {"qwen": CALLS["qwen3"][0] + "<think>", "unknown": template()}
+    reports = {}
+    for name, source in sources.items():
+        (tmp_path / name).mkdir()
+        folder = write_smollm2_tokenizer(tmp_path / name, source)
+        _, reports[name] = checked(capsys, config(engine, tokenizer_repository=str(folder)))
+    read = "chat: calls are read as hermes; reasoning is read as <think> … </think>"
+    assert read in reports["qwen"]["facts"]
+    assert "unknown_calls" not in codes(reports["qwen"])
+    assert any(fact.startswith("chat: calls stay") for fact in reports["unknown"]["facts"])
+    assert "unknown_calls" in codes(reports["unknown"])
 
 
 def test_a_version_that_the_image_does_not_have(

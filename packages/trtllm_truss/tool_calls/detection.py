@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from os.path import commonprefix
 from typing import Any
 
@@ -83,16 +84,44 @@ def find_tool_format(templates: ModelTemplates, tokens: Collection[str] = ()) ->
     Returns:
         None if it is not recognized.
     """
-    turn = templates.marked_turn()
-    if turn is not None and turn.calls[0][0] in turn.text:
+    shown = _turn_with_call(templates)
+    if shown is not None:
+        turn, plain = shown
         known = _reading_format(turn)
         if isinstance(known, MarkerFormat) and not any(w in turn.text for w in known.dropped):
-            return _derived_format(templates, turn) or known  # as bare JSON, behind a marker
-        return known or _derived_format(templates, turn)
+            return _derived_format(turn, plain) or known  # as bare JSON, behind a marker
+        return known or _derived_format(turn, plain)
     described = _described_format(_prompts(templates, with_tools=True))
     if described is not None:
         return described
     return _described_format(" ".join(tokens)) if _shows_tools(templates) else TOOL_FORMATS[DEFAULT]
+
+
+def _turn_with_call(templates: ModelTemplates) -> tuple[MarkedTurn, str] | None:
+    """Return a turn in which a call shows, and one with a text; None if there is none.
+
+    A template that writes something behind all turns does not show where one begins: the text
+    behind the user's has to do.
+    """
+    turn = templates.marked_turn()
+    if turn is not None and turn.calls[0][0] in turn.text:
+        plain = templates.marked_turn(0, with_text=True)
+        return turn, plain.text if plain else turn.header
+    name, arguments = "quuxcalled", {"quuxkey": "quuxvalue"}
+    for given, content in product((arguments, json.dumps(arguments)), ("", None, _TEXT)):
+        function = {"name": name, "arguments": given}
+        call = {"id": "call00001", "type": "function", "function": function}
+        text = _answer_in_prompt(templates, {"content": content, "tool_calls": [call]})
+        if name in text and "quuxvalue" in text:
+            plain_text = _answer_in_prompt(templates, {"content": _TEXT})
+            return MarkedTurn(text, "", "", "", ((name, arguments),)), plain_text
+    return None
+
+
+def _answer_in_prompt(templates: ModelTemplates, answer: Mapping[str, Any]) -> str:
+    messages = [_USER, {"role": "assistant", **answer}]
+    prompt = _rendered(templates, messages, {"tools": [_FUNCTION]})
+    return prompt.rpartition(_USER["content"])[2]
 
 
 def _shows_tools(templates: ModelTemplates) -> bool:
@@ -213,10 +242,13 @@ def _unlikeness(form: ToolFormat, turn: MarkedTurn) -> int:
     )
 
 
-def _derived_format(templates: ModelTemplates, turn: MarkedTurn) -> ToolFormat | None:
-    """Make a format of the text around a call."""
-    other = templates.marked_turn(0, with_text=True)
-    body = _difference(turn.text, other.text if other else turn.header)
+def _derived_format(turn: MarkedTurn, plain: str) -> ToolFormat | None:
+    """Make a format of the text around a call.
+
+    Args:
+        plain: the same turn with a text in place of the call.
+    """
+    body = _difference(turn.text, plain)
     for derive in (_derive_json, _derive_named):
         derived = derive(body, turn.calls[0][0])
         if derived is not None and _text_left(derived, turn) is not None:
