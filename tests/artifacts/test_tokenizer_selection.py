@@ -118,13 +118,14 @@ def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_templates_in_files_of_their_own(tmp_path: Path) -> None:
     tokenizer_of("llama-2")._backend.save(str(tmp_path / "tokenizer.json"))
-    config = {"chat_template": [{"name": "default", "template": "old"}]}
+    shown = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    config = {"chat_template": [{"name": "default", "template": f"old{shown}"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    (tmp_path / "chat_template.jinja").write_text("new")
+    (tmp_path / "chat_template.jinja").write_text(f"new{shown}")
     (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("tools")
+    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text(f"{{{{ tools }}}}{shown}")
     tokenizer = load_tokenizer(tmp_path)
     messages = [{"role": "user", "content": "x"}]
-    assert tokenizer.decode(tokenizer.apply_chat_template(messages)) == "new"
+    assert tokenizer.decode(tokenizer.apply_chat_template(messages)) == "newx"
     ids = tokenizer.apply_chat_template(messages, tools=[{"name": "a"}])
-    assert tokenizer.decode(ids) == "tools"
+    assert tokenizer.decode(ids) == "[{'name': 'a'}]x"

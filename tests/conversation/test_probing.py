@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,3 +149,23 @@ def test_a_template_without_calls_has_no_marked_turn() -> None:
     plain = templates.marked_turn(0, with_text=True)
     assert plain is not None
     assert plain.text == f"<assistant>{plain.content}"
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "{{ unknown.x.y }}"])
+def test_what_asks_is_not_kept_alive(template: str) -> None:
+    """An exception that is kept holds the frames of its callers, and they what they work on."""
+
+    class Caller:
+        def __init__(self) -> None:
+            self.templates = ModelTemplates({"default": ChatTemplate(template)}, {})
+            self.found = self.templates.shape
+
+    gc.disable()
+    try:
+        caller = Caller()
+        assert not caller.found.answers[0].is_shown
+        gone = weakref.ref(caller)
+        del caller
+        assert gone() is None
+    finally:
+        gc.enable()

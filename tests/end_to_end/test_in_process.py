@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 import yaml
 from tests.support.paths import EXAMPLE, ROOT
-from tests.support.smollm2 import write_small_smollm2
+from tests.support.smollm2 import smollm2_tokenizer, write_small_smollm2
 from tests.support.truss_process import alive
 from tests.support.waiting import PATIENCE_S
 
@@ -148,7 +148,7 @@ class FakeService:
     def __init__(self) -> None:
         self.generator = self
         self.limits = Serving()
-        self.chat_template = ""
+        self.tokenizer = smollm2_tokenizer()
         self.ended = threading.Event()
         self.stopped = threading.Event()
 

@@ -98,13 +98,14 @@ class Outcome(NamedTuple):
     """The result of one rendering.
 
     Attributes:
-        error: the refusal; None for a prompt.
+        error: the message of the refusal; None for a prompt. The exception itself would keep its
+            callers alive.
         lost: the markers that the prompt lacks.
         blemishes: see `Marked.blemishes`.
         shows_calls: whether the prompt shows something of calls.
     """
 
-    error: InvalidRequest | None
+    error: str | None
     lost: Sequence[Mark]
     blemishes: int = 0
     shows_calls: bool = False
@@ -128,7 +129,7 @@ def attempt(render: Render, marked: Marked, form: Form) -> Outcome:
     try:
         prompt = render(written)
     except InvalidRequest as error:
-        return Outcome(error, marked.marks)
+        return Outcome(error.message, marked.marks)
     if marked.leaks(prompt):
         return Outcome(None, marked.marks)
     lost = marked.lost(prompt)
@@ -697,7 +698,7 @@ class _Probe:
                 continue_final_message=True,
             )
         except InvalidRequest as error:
-            self._note("a last message to continue", _reason(error), is_shown=False)
+            self._note("a last message to continue", _reason(error.message), is_shown=False)
             return False
         continues = prompt.endswith(marked.marks[-1].word)
         words = "shown" if continues else "something follows its text"
@@ -719,8 +720,8 @@ def _failure(outcomes: Iterable[Outcome]) -> str:
     return "not shown"
 
 
-def _reason(error: InvalidRequest) -> str:
-    return f"refused: {error.message.partition(': ')[2] or error.message}"
+def _reason(message: str) -> str:
+    return f"refused: {message.partition(': ')[2] or message}"
 
 
 def probe(

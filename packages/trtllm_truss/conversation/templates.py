@@ -157,7 +157,7 @@ class ModelTemplates:
         self._templates = templates
         self._variables = variables
         self._lock = threading.Lock()
-        self._forms: dict[Asked, Form | InvalidRequest] = {}
+        self._forms: dict[Asked, Form | str] = {}
 
     @cached_property
     def shape(self) -> Shape:
@@ -276,12 +276,12 @@ class ModelTemplates:
             try:
                 found = self._find(asked, variables)
             except InvalidRequest as error:
-                found = error
+                found = error.message
             if len(self._forms) >= _KEPT_FORMS:
                 self._forms.clear()
             self._forms[asked] = found
-        if isinstance(found, InvalidRequest):
-            raise InvalidRequest(found.message, param=found.param)
+        if isinstance(found, str):
+            raise InvalidRequest(found, param="messages")
         return found
 
     def _find(self, asked: Asked, variables: Mapping[str, Any]) -> Form:
@@ -367,7 +367,7 @@ _VARIABLE_REMEDY = "If the template needs a variable of this name, send it in ch
 
 def _refusal(outcome: Outcome) -> InvalidRequest:
     if outcome.error is not None:
-        message = outcome.error.message
+        message = outcome.error
         remedy = _VARIABLE_REMEDY if message.endswith("is undefined") else _REMEDY
         return InvalidRequest(f"{message}. {remedy}", param="messages")
     lost: Mark = next(each for each in outcome.lost if each.what != "reasoning")

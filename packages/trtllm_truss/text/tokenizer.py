@@ -346,6 +346,12 @@ class TextTokenizer:
         return len(self._encode(text, add_special_tokens=False)) - _CUT_TOKENS
 
 
+_HIDES_FUNCTIONS = (
+    "the model's chat template does not show the functions of tools; leave them out, or describe "
+    "them in a message."
+)
+
+
 class _RenderedConversation:
     """A conversation on its way into a chat template.
 
@@ -384,7 +390,7 @@ class _RenderedConversation:
         Raises:
             InvalidRequest: it takes none.
         """
-        refusal: InvalidRequest | None = None
+        refused: tuple[str, str] | None = None
         forms = self._templates.written(
             self._turns,
             self._tools,
@@ -398,15 +404,13 @@ class _RenderedConversation:
             try:
                 prompt = self._prompt(written, control, checkpoint, limit_s)
             except InvalidRequest as error:
-                refusal = refusal or error
+                # The exception itself would keep its callers, and so the conversation, alive.
+                refused = refused or (error.message, error.param or "messages")
                 continue
             if self._shows_functions(prompt, control):
                 return prompt, control
-        raise refusal or InvalidRequest(
-            "the model's chat template does not show the functions of tools; leave them out, or "
-            "describe them in a message.",
-            param="tools",
-        )
+        message, param = refused or (_HIDES_FUNCTIONS, "tools")
+        raise InvalidRequest(message, param=param)
 
     def _prompt(
         self, written: Written, control: ControlTokens, checkpoint: Checkpoint, limit_s: float
