@@ -44,6 +44,12 @@ from trtllm_workbench.cli.main import main
 SMI = """#!/bin/sh
 echo "GPU-aaaa-1, NVIDIA H100 80GB HBM3, 81559, 81038, 9.0, {driver}"
 """
+LIBRARIES = (
+    *("numpy", "mpi4py", "typing_extensions"),
+    *("pydantic", "pydantic_core", "annotated_types", "typing_inspection"),
+    "safetensors",
+)
+"""What the stand-in of TensorRT-LLM imports."""
 KEEP_AND_END = """#!/bin/sh
 env > "$KEPT/environment"
 for word; do case $word in --model-repository=*) cp -rL "${word#*=}" "$KEPT/repository"; esac; done
@@ -196,7 +202,7 @@ def test_python_models_of_a_checkpoint_run_where_tensorrt_llm_is(
 
 @pytest.fixture
 def environment_tree(tmp_path: Path) -> ImageTree:
-    """An image of 2026 whose virtual environment runs: it has TensorRT-LLM, MPI and NumPy only."""
+    """An image of 2026 whose virtual environment runs: TensorRT-LLM and what it imports."""
     tree = lay_out(tmp_path / "image", "1.2.1", in_environment=True)
     home = tree.root / "opt/venv-tritonserver"
     shutil.rmtree(home)
@@ -204,13 +210,15 @@ def environment_tree(tmp_path: Path) -> ImageTree:
     (packages,) = home.glob("lib/python3.*/site-packages")
     for folder in SITE.iterdir():
         (packages / folder.name).symlink_to(folder)
-    for name in ("numpy", "numpy.libs", "mpi4py"):
-        spec = find_spec(name.partition(".")[0])
+    for name in LIBRARIES:
+        spec = find_spec(name)
         assert spec is not None
         assert spec.origin is not None
-        found = Path(spec.origin).parents[1] / name
-        if found.exists():
-            (packages / name).symlink_to(found)
+        module = Path(spec.origin)
+        found = module.parent if module.stem == "__init__" else module
+        for path in (found, found.with_name(f"{name}.libs")):
+            if path.exists():
+                (packages / path.name).symlink_to(path)
     metadata = packages / "tensorrt_llm-1.2.1.dist-info/METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.4\nName: tensorrt-llm\nVersion: 1.2.1\n")
