@@ -122,7 +122,8 @@ class Served:
             time.sleep(0.05)
         pids = self.processes()
         self._shm_prefixes = [f"trtllm_truss_{pid}_" for pid in pids]
-        self.folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
+        folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids}
+        self.folders = folders - {ROOT.parent, Path("/")}
         return self
 
     def leftovers(self) -> list[str]:
