@@ -275,12 +275,15 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Mark the server tests, run long groups and them first, and group all tests for the workers.
 
     Tests with a shared server are one group, each other server test is a separate one, and the
-    remaining tests are grouped by file.
+    remaining tests are grouped by file. A test of `--rounds` has the limit of one round for each.
     """
     groups = {}
     items[:] = [item for item in items if _has_engine(item)]
     for item in items:
         folder, fixtures = item.path.parent.relative_to(TESTS), set(item.fixturenames)
+        if "report_round" in fixtures:
+            rounds, limit_s = item.config.getoption("--rounds"), item.config.getini("timeout")
+            item.add_marker(pytest.mark.timeout(float(limit_s) * max(1, rounds)))
         is_light = fixtures & LIGHT_SERVER_FIXTURES
         if folder.as_posix() in SERVER_FOLDERS or fixtures & SERVER_FIXTURES or is_light:
             item.add_marker("server")
