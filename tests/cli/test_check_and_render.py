@@ -136,6 +136,10 @@ def test_formats_of_calls_and_reasoning(
     assert read in reports["qwen"]["facts"]
     assert "unknown_calls" not in codes(reports["qwen"])
     assert any(fact.startswith("chat: calls stay") for fact in reports["unknown"]["facts"])
+    for report in reports.values():
+        assert any(fact.startswith("chat: the chat template shows") for fact in report["facts"])
+        found = {each["question"]: each for each in report["chat_template"]}
+        assert found["texts of user and assistant"]["shown"]
     assert "unknown_calls" in codes(reports["unknown"])
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.support.template_server import TemplateServer
 
 from trtllm_truss.conversation.form import Form
 from trtllm_truss.conversation.probing import MAX_PROBE_S, Shape, probe
@@ -169,3 +171,25 @@ def test_what_asks_is_not_kept_alive(template: str) -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (CALLS, "system messages in their place; functions; calls; no reasoning"),
+        (PLAIN, "functions described in the text; calls as text"),
+        ("{{ messages[0].content }}", "in no form: texts of user and assistant"),
+        (
+            CALLS.replace("{% for c in", "{{ m.thinking or '' }}{% for c in"),
+            "reasoning as thinking (answer, call, earlier answer, earlier call",
+        ),
+    ],
+)
+def test_a_start_says_what_the_template_shows(
+    template: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    TemplateServer(template)
+    line, *_ = [each for each in caplog.messages if each.startswith("the chat template shows")]
+    assert words in line
+    assert "\n" not in line

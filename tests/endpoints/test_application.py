@@ -77,6 +77,7 @@ async def test_models_adapters_and_metrics_are_listed() -> None:
         models = (await client.get("/v1/models")).json()["data"]
         assert [model["id"] for model in models] == ["mine", "french"]
         assert (await client.get("/v1/models/french")).json() == models[1]
+        assert all(model["conversations"].startswith("the chat template shows") for model in models)
         for path in ("/metrics", "/metrics/"):
             page = await client.get(path)
             assert page.status_code == 200

@@ -104,6 +104,7 @@ Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 
 - `GET /v1/models/model` is Truss's check of readiness, whatever the model's name is. A name that is
   not in the list gets 404.
+- `conversations` of a model says in one line what its chat template shows.
 - `return_token_strs` of `/tokenize` returns the text of each token, without marks of the vocabulary
   such as `Ġ`.
 - `POST /v1/embeddings` is refused with 404 and the code `not_served`.
@@ -177,7 +178,8 @@ Templates differ in what they show. At the start the server renders small conver
 words, and keeps for each question the first form whose markers are all in the prompt, in the order
 of transformers and of the models' authors. Every conversation of a new outline is tried in the same
 way before its first use, so no text is lost silently: it is written in a form that the template
-shows, or refused with the reason.
+shows, or refused with the reason. What was found is in the log of a start, in `trtllm-truss check`
+(`--json`: each question with its answer) and in `GET /v1/models`.
 
 - Plain conversations, and all others that the template shows whole, are rendered as by
   transformers.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
 from trtllm_truss.cli.truss_verdict import TrussVerdict
 from trtllm_truss.configuration import load_configuration, read_config
+from trtllm_truss.conversation.probing import Answer
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
@@ -48,7 +50,7 @@ from trtllm_truss.serving.preparation import (
 )
 from trtllm_truss.settings.loading import Environment, known_nodes, read_environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.tool_calls.detection import UNKNOWN_CALLS, describe_formats
 from trtllm_truss.tool_calls.parser import choose_formats
 
@@ -65,11 +67,13 @@ class CheckReport:
     Attributes:
         facts: properties of the engine and this machine, one sentence each.
         settings_wrong: whether the settings are the problem.
+        chat_template: findings about the chat template; empty if it could not be loaded.
     """
 
     facts: list[str]
     findings: list[Diagnostic]
     settings_wrong: bool = False
+    chat_template: Sequence[Answer] = ()
 
     @property
     def status(self) -> int:
@@ -106,8 +110,10 @@ def run(options: argparse.Namespace) -> int:
 def _with_verdict(found: CheckReport, verdict: TrussVerdict) -> CheckReport:
     more = verdict.findings(found.findings)
     refused = any(each.severity is Severity.ERROR for each in more)
-    return CheckReport(
-        found.facts, [*found.findings, *more], settings_wrong=found.settings_wrong or refused
+    return replace(
+        found,
+        findings=[*found.findings, *more],
+        settings_wrong=found.settings_wrong or refused,
     )
 
 
@@ -124,6 +130,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
     except SettingsError as problem:
         return CheckReport([], [error("settings", problem.message)], settings_wrong=True)
     facts, findings = _machine(machine)
+    answers: Sequence[Answer] = ()
     try:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
@@ -142,7 +149,10 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         facts += _engine_facts(engine)
         if engine.uses_gpus and not machine.gpus.devices:
             findings.append(_NO_GPU)
-        facts += _describe_formats(settings, environment, findings)
+        tokenizer = _load_tokenizer(settings, environment)
+        if tokenizer is not None:
+            facts += _describe_formats(tokenizer, settings, findings)
+            answers = tokenizer.templates.shape.answers if tokenizer.templates else ()
         findings += check_compatibility(settings, engine, host)
         findings += check_machine(machine.cuda, machine.limits, engine.gpu_count)
         capacity = cache_capacity(settings, engine, host)
@@ -156,7 +166,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         return CheckReport(facts, [error("settings", problem.message)], settings_wrong=True)
     except TrussError as problem:
         findings.append(error("engine", problem.message))
-    return CheckReport(facts, findings)
+    return CheckReport(facts, findings, chat_template=answers)
 
 
 def _describe(
@@ -193,30 +203,34 @@ def _describe(
     return engine
 
 
-def _describe_formats(
-    settings: Settings, environment: Environment, findings: list[Diagnostic]
-) -> list[str]:
-    """Describe the formats of calls and reasoning, found by the chat template.
+def _load_tokenizer(settings: Settings, environment: Environment) -> TextTokenizer | None:
+    """Load the tokenizer; download it, except for one inside a GGUF file.
 
-    Downloads the tokenizer, except for one inside a GGUF file. Says nothing of one that cannot be
-    loaded without its authors' code.
-
-    Adds to `findings`.
+    Returns:
+        None for one that cannot be loaded, or not without its authors' code.
     """
     try:
         folder = _tokenizer_folder(settings, environment)
-        tokenizer = None if folder is None else load_tokenizer(folder)
+        return None if folder is None else load_tokenizer(folder)
     except ArtifactError:
-        return []
-    if tokenizer is None:
-        return []
+        return None
+
+
+def _describe_formats(
+    tokenizer: TextTokenizer, settings: Settings, findings: list[Diagnostic]
+) -> list[str]:
+    """Describe the chat template, and the formats of calls and reasoning that it shows.
+
+    Adds to `findings`.
+    """
     limits = settings.serving
     chosen = choose_formats(
         limits.tool_parser, limits.reasoning_parser, tokenizer.templates, tokenizer.added_tokens
     )
     if chosen[0] is None and limits.tool_parser == "auto":
         findings.append(warning("unknown_calls", UNKNOWN_CALLS))
-    return [f"chat: {describe_formats(*chosen)}"]
+    shape = [tokenizer.templates.shape.sentence] if tokenizer.templates else []
+    return [f"chat: {fact}" for fact in (*shape, describe_formats(*chosen))]
 
 
 def _tokenizer_folder(settings: Settings, environment: Environment) -> Path | None:
@@ -256,4 +270,13 @@ def _as_json(report: CheckReport) -> dict[str, Any]:
         {"code": found.code, "severity": found.severity.value, "sentence": found.message}
         for found in report.findings
     ]
-    return {"status": report.status, "facts": report.facts, "findings": findings}
+    chat_template = [
+        {"question": each.question, "answer": each.answer, "shown": each.is_shown}
+        for each in report.chat_template
+    ]
+    return {
+        "status": report.status,
+        "facts": report.facts,
+        "findings": findings,
+        "chat_template": chat_template,
+    }

@@ -156,6 +156,15 @@ class Answer:
     renders: int
 
 
+_SYSTEM_WORDS = {
+    "anywhere": "system messages in their place",
+    "first": "system messages at the beginning",
+    "user": "system messages in the user's text",
+}
+_SYSTEM_NAME, _CALL_NAME = "a system message at the beginning", "a call and its result"
+_REASONING_NAME, _CONTINUING_NAME = "reasoning", "a last message to continue"
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Findings about the chat templates of a model.
@@ -177,6 +186,31 @@ class Shape:
     @property
     def renders(self) -> int:
         return sum(answer.renders for answer in self.answers)
+
+    @property
+    def sentence(self) -> str:
+        """Say in one line what the template shows, for the operator."""
+        form = self.form
+        hidden = [each.question for each in self.answers if not each.is_shown]
+        calls = "calls as text"
+        if form.calls == "template":
+            calls = "calls, one per turn" if form.one_call else "calls"
+        reasoning = "no reasoning of earlier turns"
+        if self.reasoning_places:
+            places = ", ".join(sorted(self.reasoning_places))
+            reasoning = f"reasoning as {form.reasoning} ({places})"
+        shown = [
+            *([_SYSTEM_WORDS[form.system]] if _SYSTEM_NAME not in hidden else []),
+            "functions" if form.tools != "text" else "functions described in the text",
+            *([calls] if _CALL_NAME not in hidden else []),
+            reasoning,
+            *(["content as parts"] if form.parts else []),
+            *(["turns of one role joined"] if form.joins else []),
+            *(["a last message to continue"] if self.continues else []),
+        ]
+        words = f"the chat template shows {'; '.join(shown)}"
+        hidden = [each for each in hidden if each not in (_REASONING_NAME, _CONTINUING_NAME)]
+        return f"{words}; in no form: {', '.join(hidden)}" if hidden else words
 
 
 _S, _U, _A = (TurnOutline(role) for role in ("system", "user", "assistant"))
@@ -339,7 +373,7 @@ _TEXTS = (
         ],
     ),
     _Question(
-        "a system message at the beginning",
+        _SYSTEM_NAME,
         [(_S, _U), (_S, _U, _A, _U)],
         [
             (_AS_IS, ""),
@@ -579,7 +613,7 @@ class _Probe:
         if best is None:
             knows_tools = self.form.tools == "variable"
             best = self._best(self._one_call(), _IN_TEXT[0 if knows_tools else 2 :])
-        self._keep("a call and its result", best)
+        self._keep(_CALL_NAME, best)
 
     def _best_call(self, template: Change) -> tuple[Form, str] | None:
         conversations = self._one_call()
@@ -666,9 +700,9 @@ class _Probe:
             if shown := shown - {""}:
                 self.form = form
                 places = ", ".join(sorted(shown))
-                self._note("reasoning", f"{words}, of: {places}", is_shown=True)
+                self._note(_REASONING_NAME, f"{words}, of: {places}", is_shown=True)
                 return frozenset(shown)
-        self._note("reasoning", "not shown", is_shown=False)
+        self._note(_REASONING_NAME, "not shown", is_shown=False)
         return frozenset()
 
     def _ask_each_place(self, form: Form) -> set[str]:
@@ -698,11 +732,11 @@ class _Probe:
                 continue_final_message=True,
             )
         except InvalidRequest as error:
-            self._note("a last message to continue", _reason(error.message), is_shown=False)
+            self._note(_CONTINUING_NAME, _reason(error.message), is_shown=False)
             return False
         continues = prompt.endswith(marked.marks[-1].word)
         words = "shown" if continues else "something follows its text"
-        self._note("a last message to continue", words, is_shown=continues)
+        self._note(_CONTINUING_NAME, words, is_shown=continues)
         return continues
 
     def _note(self, question: str, answer: str, *, is_shown: bool) -> None:

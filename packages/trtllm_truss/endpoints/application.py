@@ -218,13 +218,17 @@ class Application:
         return JSONResponse(self._described(name))
 
     def _described(self, name: str) -> dict[str, Any]:
-        length = {"max_model_len": self._service.context_tokens} if self._service else {}
+        more: dict[str, Any] = {}
+        if self._service is not None:
+            more["max_model_len"] = self._service.context_tokens
+            if templates := self._service.tokenizer.templates:
+                more["conversations"] = templates.shape.sentence
         return {
             "id": name,
             "object": "model",
             "created": self._created_s,
             "owned_by": "trtllm-truss",
-            **length,
+            **more,
         }
 
 

@@ -112,6 +112,8 @@ def _formats(service: Service) -> ModelFormats:
         limits.tool_parser, limits.reasoning_parser, tokenizer.templates, tokenizer.added_tokens
     )
     is_unknown = chosen[0] is None and limits.tool_parser == "auto"
+    if tokenizer.templates is not None:
+        logger.info("%s", tokenizer.templates.shape.sentence)
     logger.info("%s", describe_formats(*chosen))
     if is_unknown:
         logger.warning("%s", UNKNOWN_CALLS)

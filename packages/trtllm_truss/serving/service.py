@@ -190,15 +190,6 @@ class Service:
         return self.path.tokenizer
 
     @property
-    def chat_template(self) -> str:
-        """The source of the model's chat template; empty without one.
-
-        Raises:
-            EngineUnavailable: the engine was not started.
-        """
-        return self.path.tokenizer.chat_template
-
-    @property
     def context_tokens(self) -> int:
         """The engine's limit of prompt and answer together.
 
@@ -368,6 +359,9 @@ class Service:
 
             tokenizer = load_tokenizer(folder, trust_remote_code=self._settings.trust_remote_code)
             details.append(f"{tokenizer.vocab_size} tokens")
+            if tokenizer.templates is not None:
+                renders = tokenizer.templates.shape.renders  # found here, while the engine loads
+                details.append(f"chat template tried by {renders} conversations")
         return tokenizer
 
     def _stop(self) -> None:
