@@ -24,6 +24,7 @@ def select(*names: str, trust: bool = False) -> list[str]:
 
 def test_a_fast_tokenizer_and_nothing_else() -> None:
     files = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    files += ["config.json", "chat_template.json"]
     templates = ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]
     others = ["vocab.json", "merges.txt", "deeper/tokenizer.json", "a.gguf", *WEIGHTS]
     assert select(*files, *templates, *others) == sorted([*files, *templates])

@@ -55,6 +55,118 @@ def test_all_end_ids_are_found(
     assert (tokenizer.bos_id, tokenizer.pad_id) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        ({"eos_token_id": [0, 2]}, {"do_sample": True, "top_k": 64}, (0, 2)),
+        ({"eos_token_id": 2}, {"eos_token_id": None}, (2,)),
+        ({"eos_token_id": 2}, {"eos_token_id": []}, (2,)),
+        ({"text_config": {"eos_token_id": [1, 2]}}, None, (1, 2)),
+        ({"text_config": {"eos_token_id": 1}, "eos_token_id": 2}, {"top_p": 0.5}, (2,)),
+        ({"text_config": None}, None, ()),
+        ({"eos_token_id": 2}, {"eos_token_id": 0}, (0,)),
+    ],
+)
+def test_ends_are_those_of_the_first_file_that_names_some(
+    folder: Path, config: Any, generation: Any, ends: tuple[int, ...]
+) -> None:
+    write(folder, "config.json", config)
+    if generation is not None:
+        write(folder, "generation_config.json", generation)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.eos_ids == ends
+    assert tokenizer.sampling == {
+        name: value for name, value in (generation or {}).items() if name.startswith("top")
+    }
+
+
+def test_wrong_ends_of_a_part_of_a_model_are_named(folder: Path) -> None:
+    write(folder, "config.json", {"text_config": {"eos_token_id": "x"}})
+    with pytest.raises(ArtifactError, match=r"text_config\.eos_token_id\[0\] is \"x\""):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "begins", "ends"),
+    [
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True}, True, False),
+        ({"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}, True, False),
+        ({"tokenizer_class": "GemmaTokenizerFast", "add_bos_token": True}, True, False),
+        ({"tokenizer_class": "CohereTokenizerFast", "add_bos_token": True}, True, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}, False, False),
+        ({"tokenizer_class": "LlamaTokenizerFast"}, False, False),
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": False}, False, False),
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": None}, False, False),
+        ({"add_bos_token": True}, False, False),
+    ],
+)
+@pytest.mark.parametrize("processor", [None, "eos"])
+def test_bos_of_add_bos_token(
+    folder: Path, fields: dict[str, Any], begins: bool, ends: bool, processor: str | None
+) -> None:
+    """As transformers 4.57.1 encodes prompts: R1-Distill-Qwen's files have no post-processor."""
+    eos = {"type_id": 0, "id": "</s>"}
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": eos}]
+    special = {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}
+    template = {
+        "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special
+    }  # fmt: skip
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    stored["post_processor"] = template if processor else None
+    write(folder, "tokenizer.json", stored)
+    write(folder, "tokenizer_config.json", {"bos_token": "<s>", **fields})
+    tokenizer = load_tokenizer(folder)
+    plain = tokenizer.encode("the fox", add_special_tokens=False)
+    bos, last = [1] * begins, [2] * (processor is not None)
+    assert tokenizer.encode("the fox") == [*bos, *plain, *last]
+    assert tokenizer.encode("", add_special_tokens=True) == [*bos, *last]
+
+
+def test_add_bos_token_false_takes_bos_away(folder: Path) -> None:
+    fields = {"bos_token": "<s>", "tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
+    with_bos = load_tokenizer(folder).encode("the fox")
+    write(folder, "tokenizer_config.json", fields)
+    assert load_tokenizer(folder).encode("the fox") == with_bos[1:]
+
+
+CHAT = [{"role": "user", "content": "x"}]
+SHOWN = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("files", "prompt"),
+    [
+        ({"chat_template.json": {"chat_template": f"a{SHOWN}"}}, "ax"),
+        (
+            {
+                "chat_template.json": {"chat_template": f"a{SHOWN}"},
+                "tokenizer_config.json": {"chat_template": f"b{SHOWN}"},
+            },
+            "bx",
+        ),
+        (
+            {
+                "chat_template.json": {"chat_template": f"a{SHOWN}"},
+                "tokenizer_config.json": {"chat_template": None},
+            },
+            "ax",
+        ),
+        (
+            {"chat_template.json": {"chat_template": [{"name": "default", "template": SHOWN}]}},
+            "x",
+        ),
+    ],
+)
+def test_the_template_of_a_processor_comes_last(
+    folder: Path, files: dict[str, Any], prompt: str
+) -> None:
+    for name, content in files.items():
+        write(folder, name, content)
+    tokenizer = load_tokenizer(folder)
+    ids = tokenizer.apply_chat_template(CHAT)
+    assert tokenizer.decode(ids) == prompt
+
+
 def test_declared_special_tokens_do_not_show(folder: Path) -> None:
     think = load_tokenizer(folder).encode("<think>")[-1]
     assert load_tokenizer(folder).decode([think]) == "<think>"
@@ -109,6 +221,8 @@ def test_broken_text_is_the_callers_fault(folder: Path) -> None:
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}'),
         ("tokenizer_config.json", '{"chat_template": [{"name": "default"}]}'),
         ("tokenizer_config.json", '{"chat_template": "{% if %}"}'),
+        ("chat_template.json", '{"chat_template": 5}'),
+        ("chat_template.json", "["),
         ("special_tokens_map.json", "\\"),
         ("generation_config.json", "no"),
     ],

@@ -322,10 +322,11 @@ _FAST = "tokenizer.json"
 
 _ALWAYS = (
     _FAST, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
+    "generation_config.json", "config.json", "chat_template.jinja", "chat_template.json",
+    "additional_chat_templates/*.jinja",
 )  # fmt: skip
 _SLOW = (
-    "config.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json",
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json",
     "vocab.txt", "merges.txt", "*.tiktoken", "tiktoken.model",
 )  # fmt: skip
 _CODE = ("tokenization_*.py", "configuration_*.py")
@@ -354,7 +355,7 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     if _FAST in sizes:
         return _matching(sizes, _ALWAYS)
     slow = _matching(sizes, (*_ALWAYS, *_SLOW, *(_CODE if trust_remote_code else ())))
-    if _matching(slow, _SLOW[1:]) or programs:
+    if _matching(slow, _SLOW) or programs:
         return slow
     ggufs = _matching(sizes, ("*.gguf",))
     if len(ggufs) == 1:

@@ -7,6 +7,7 @@ command with this process; a failed one is explained by its last lines and its e
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -46,6 +47,7 @@ from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.text.tokenizer_files import read_end_ids
 
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
@@ -347,6 +349,7 @@ def _complete(job: Job, checkpoint: Path) -> None:
     for name in tokenizer_files(file.relative_to(checkpoint).as_posix() for file in files):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(checkpoint / name, folder / name)
+    keep_ends(checkpoint, folder)
     engine = inspect_engine(folder)
     world_size = job.settings.world_size
     if engine.world_size != world_size:
@@ -369,6 +372,15 @@ def _complete(job: Job, checkpoint: Path) -> None:
             files=record_files(folder, names),
         ),
     )
+
+
+def keep_ends(checkpoint: Path, folder: Path) -> None:
+    """Put the ends of the checkpoint's config.json, whose place the engine's takes, in another."""
+    named_by, ids = read_end_ids(checkpoint)
+    if ids and named_by.name == "config.json":
+        file = folder / "generation_config.json"
+        kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps({**kept, "eos_token_id": ids}), encoding="utf-8")
 
 
 def _gpu(target: Target | None) -> TargetGpu | None:

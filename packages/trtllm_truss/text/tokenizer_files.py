@@ -1,10 +1,11 @@
 """Readers of stored tokenizers: Hugging Face's layout, and the metadata of a GGUF file.
 
 `tokenizer.json` is the tokenizer; if it is missing, it is built from the other files.
-`tokenizer_config.json` and `special_tokens_map.json` name the special tokens,
-`generation_config.json` (or else a model's `config.json`) lists the ids that end a text and may set
-sampling defaults, and the chat template is in `chat_template.jinja` or in `tokenizer_config.json`,
-further ones in `additional_chat_templates/`.
+`tokenizer_config.json` and `special_tokens_map.json` name the special tokens.
+`generation_config.json` may set sampling defaults. The ids that end a text are its `eos_token_id`,
+else that of a model's `config.json`, else that of its `text_config`. The chat template is in
+`chat_template.jinja`, in `tokenizer_config.json`, or in `chat_template.json`, the file of
+processors; further ones are in `additional_chat_templates/`.
 
 `transformers`, which NVIDIA's image contains, builds a tokenizer that has no `tokenizer.json`. It
 is imported for such tokenizers only: the import alone takes seconds.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,8 +254,19 @@ class _Template(JsonObject):
     template: str
 
 
-class TokenizerConfig(JsonObject):
+class TemplateFile(JsonObject):
+    """`chat_template.json`."""
+
+    chat_template: Annotated[list[_Template], BeforeValidator(named_templates)] = Field(
+        default_factory=list
+    )
+
+
+class TokenizerConfig(TemplateFile):
     """`tokenizer_config.json` and `special_tokens_map.json`."""
+
+    tokenizer_class: str = ""
+    add_bos_token: bool | None = None
 
     bos_token: _Token = None
     eos_token: _Token = None
@@ -268,19 +281,22 @@ class TokenizerConfig(JsonObject):
     added_tokens_decoder: Annotated[dict[_Id, _AddedToken], Field(max_length=MAX_ADDED_TOKENS)] = (
         Field(default_factory=dict)
     )
-    chat_template: Annotated[list[_Template], BeforeValidator(named_templates)] = Field(
-        default_factory=list
-    )
 
 
 class EndIds(JsonObject):
-    """The one field of a model's `config.json`."""
+    """Ids that end a text."""
 
     eos_token_id: Annotated[
         list[Annotated[int, Field(ge=0, le=INT32_MAX)]],
         Field(max_length=MAX_END_IDS),
         BeforeValidator(as_list),
     ] = Field(default_factory=list)
+
+
+class ModelConfig(EndIds):
+    """A model's `config.json`; one with several parts has a `text_config`."""
+
+    text_config: EndIds = Field(default_factory=EndIds)
 
 
 class GenerationConfig(EndIds):
@@ -402,16 +418,12 @@ def read_tokenizer_folder(folder: Path, *, trust_remote_code: bool = False) -> T
 def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
     config = _read_object(folder / "tokenizer_config.json", TokenizerConfig)
     special_tokens = _read_object(folder / "special_tokens_map.json", TokenizerConfig)
-    ends_file = folder / "generation_config.json"
-    generation = ends = _read_object(ends_file, GenerationConfig)
-    if not generation:
-        ends_file = folder / "config.json"
-        ends = _read_object(ends_file, EndIds)
-
+    generation = _read_object(folder / "generation_config.json", GenerationConfig)
     declared = {**special_tokens, **config}
     named_tokens = {role: text for role in ROLES if (text := _content(declared.get(role)))}
     special = _complete_vocabulary(backend, config.get("added_tokens_decoder") or {})
     _mark_special(backend, [*special, *named_tokens.values(), *_additional_tokens(declared)])
+    _set_bos(backend, config, named_tokens.get("bos_token"))
     _check_vocabulary(folder, backend)
 
     def id_of(role: str) -> int | None:
@@ -419,7 +431,7 @@ def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
 
     return TokenizerParts(
         backend=backend,
-        eos_ids=_distinct([id_of("eos_token"), *_end_ids(ends_file, ends, backend)]),
+        eos_ids=_distinct([id_of("eos_token"), *_end_ids(folder, backend)]),
         bos_id=id_of("bos_token"),
         pad_id=id_of("pad_token"),
         named_tokens=named_tokens,
@@ -498,8 +510,24 @@ def _check_vocabulary(folder: Path, backend: Tokenizer) -> None:
             )
 
 
-def _end_ids(path: Path, ends: Mapping[str, Any], backend: Tokenizer) -> list[int]:
-    ids: list[int] = as_list(ends.get("eos_token_id"))
+def read_end_ids(folder: Path) -> tuple[Path, list[int]]:
+    """Read the ids that end a text, and the file that names them.
+
+    Raises:
+        ArtifactError: a file cannot be read, or has a wrong value.
+    """
+    file = folder / "generation_config.json"
+    ids = as_list(_read_object(file, GenerationConfig).get("eos_token_id"))
+    if not ids:
+        file = folder / "config.json"
+        config = _read_object(file, ModelConfig)
+        ids = as_list(config.get("eos_token_id"))
+        ids = ids or as_list((config.get("text_config") or {}).get("eos_token_id"))
+    return file, ids
+
+
+def _end_ids(folder: Path, backend: Tokenizer) -> list[int]:
+    path, ids = read_end_ids(folder)
     size = backend.get_vocab_size(with_added_tokens=True)
     for token_id in ids:
         if token_id >= size and backend.id_to_token(token_id) is None:
@@ -508,6 +536,37 @@ def _end_ids(path: Path, ends: Mapping[str, Any], backend: Tokenizer) -> list[in
                 f"{size - 1}. {_REMEDY}"
             )
     return ids
+
+
+_OBEYS_ADD_BOS = re.compile(r"(Llama|CodeLlama|Gemma|Cohere)Tokenizer(Fast)?")
+"""Classes whose `add_bos_token` replaces the post-processor of `tokenizer.json`.
+
+Source: transformers 4.57.1, `update_post_processor` of `models/{llama,code_llama,gemma,cohere}/
+tokenization_*_fast.py`. Other classes ignore the flag.
+"""
+
+
+def _set_bos(backend: Tokenizer, config: Mapping[str, Any], bos: str | None) -> None:
+    """Let prompts begin with BOS, or not, as `add_bos_token` says."""
+    wanted = config.get("add_bos_token")
+    bos_id = None if bos is None else backend.token_to_id(bos)
+    known = _OBEYS_ADD_BOS.fullmatch(config.get("tokenizer_class") or "")
+    if known is None or wanted is None or bos_id is None:
+        return
+    around = backend.encode("").ids
+    if (around[:1] == [bos_id]) == wanted:
+        return
+    after = around[1:] if around[:1] == [bos_id] else around
+    added = [*([bos_id] if wanted else []), *after]
+    names = {id_: f"ADDED{id_}" for id_ in added}
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*([names[bos_id]] if wanted else []), "$A", *(names[id_] for id_ in after)],
+        pair=None,
+        special_tokens=[
+            {"id": name, "ids": [id_], "tokens": [backend.id_to_token(id_)]}
+            for id_, name in names.items()
+        ],
+    )
 
 
 def _read_object(path: Path, schema: type[JsonObject]) -> dict[str, Any]:
@@ -535,8 +594,14 @@ def _read_object(path: Path, schema: type[JsonObject]) -> dict[str, Any]:
 
 
 def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return chat templates by name; files win over `tokenizer_config.json`."""
+    """Return chat templates by name.
+
+    Files of their own win over `tokenizer_config.json`, and that over `chat_template.json`.
+    """
     declared = named_templates(config.get("chat_template"))
+    if not declared:
+        of_processor = _read_object(folder / "chat_template.json", TemplateFile)
+        declared = named_templates(of_processor.get("chat_template"))
     templates = {entry["name"]: entry["template"] for entry in declared}
     files = {"default": folder / "chat_template.jinja"}
     files |= {file.stem: file for file in folder.glob("additional_chat_templates/*.jinja")}

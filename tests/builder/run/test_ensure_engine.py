@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE_S
 from trtllm_truss.artifacts.listing import tokenizer_files
 from trtllm_truss.builder.jobs import builds_folder, prepare_build
 from trtllm_truss.builder.publishing import publish
-from trtllm_truss.builder.run import ensure_engine
+from trtllm_truss.builder.run import ensure_engine, keep_ends
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
@@ -153,7 +153,7 @@ def test_the_manifest_describes_the_build(tiny: Path, cache: Path) -> None:
     assert manifest.build_key == folder.parent.name
     assert manifest.build_options["quantization"] == INT8
     assert manifest.tensorrt_llm_version is None
-    assert set(manifest.files) == {"model.gguf", "tokenizer.json"}
+    assert set(manifest.files) == {"model.gguf", "tokenizer.json", "generation_config.json"}
     assert not (folder.parent / "converted").exists()
 
 
@@ -332,3 +332,26 @@ def test_every_file_of_a_tokenizer_is_copied() -> None:
     names = ["spiece.model", "vocab.txt", "a.tiktoken", "additional_chat_templates/tool_use.jinja"]
     others = ["config.json", "model.safetensors", "modeling_x.py"]
     assert tokenizer_files([*names, *others]) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "kept"),
+    [
+        ({"eos_token_id": [0, 2]}, {"top_k": 64}, {"top_k": 64, "eos_token_id": [0, 2]}),
+        ({"text_config": {"eos_token_id": 2}}, None, {"eos_token_id": [2]}),
+        ({"eos_token_id": 0}, {"eos_token_id": 2}, {"eos_token_id": 2}),
+        ({}, None, None),
+    ],
+)
+def test_ends_of_a_checkpoints_config_are_kept_where_the_engines_takes_its_place(
+    tmp_path: Path, config: dict[str, Any], generation: Any, kept: Any
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    if generation is not None:
+        for folder in (tmp_path, engine):
+            (folder / "generation_config.json").write_text(json.dumps(generation))
+    keep_ends(tmp_path, engine)
+    file = engine / "generation_config.json"
+    assert (json.loads(file.read_text()) if file.exists() else None) == kept
