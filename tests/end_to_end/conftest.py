@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.fake_llm_api import serve_checkpoint, write_checkpoint
+from tests.support.fake_llm_api import config_for_checkpoint, fake_library, write_checkpoint
 from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served, free_port, write_greedy_example
@@ -41,7 +41,9 @@ def server(
     else:
         folder = write_checkpoint(tmp_path_factory.mktemp("llm") / "model", smollm2_file())
         settings = {"runtime": {"guided_decoding_backend": "xgrammar"}}
-        served = serve_checkpoint(folder, request.param, SECRETS, **settings)
+        config = config_for_checkpoint(folder, **settings)
+        environment = {**fake_library(request.param), **SECRETS}
+        served = Served(config, environment, python=sys.executable)
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log

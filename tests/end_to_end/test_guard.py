@@ -9,13 +9,15 @@ import httpx
 import openai
 import pytest
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
-from tests.support.truss_process import LOOPBACK, Served, listening_hosts
+from tests.support.truss_process import LOOPBACK, Served, listening_addresses, listening_hosts
 from tests.support.waiting import settles
 
 from trtllm_truss.local_requests import is_loopback
 from trtllm_workbench.cli.main import main
 
 BODY = {"prompt": "Hi", "max_tokens": 2}
+MPI_PROCESSES = {"triton_python_b", "python3", "orted", "prte"}
+"""Of a checkpoint: the Python process that spawns, the workers, and the daemon between."""
 
 
 def error(answer: httpx.Response) -> tuple[int, str]:
@@ -24,9 +26,15 @@ def error(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, body["code"]
 
 
-def test_nothing_listens_on_a_public_address(server: Served) -> None:
-    assert listening_hosts(server) <= LOOPBACK
-    assert listening_hosts(server) >= {"127.0.0.1"}
+def test_nothing_but_mpi_listens_on_a_public_address(
+    server: Served, request: pytest.FixtureRequest
+) -> None:
+    is_checkpoint = request.node.callspec.params["server"] not in ("cpu", "own")
+    names = {server.process.pid: "serve", **server.processes()}
+    hosts = {pid: {host for host, _ in listening_addresses(pid)} for pid in names}
+    public = {names[pid] for pid, addresses in hosts.items() if not addresses <= LOOPBACK}
+    assert public <= (MPI_PROCESSES if is_checkpoint else set())
+    assert "127.0.0.1" in set().union(*hosts.values())
 
 
 @pytest.mark.parametrize(
