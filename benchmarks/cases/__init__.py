@@ -13,6 +13,7 @@ MEASURED = (
     *DEFAULT,
     "long-answers",
     "overload",
+    "sent-ahead",
     "slow-readers",
     "endurance",
     "hostile",
