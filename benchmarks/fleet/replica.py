@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
 from dataclasses import dataclass
 
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.settings.model import Serving
-
-_SPARE_SHARE = 8
-"""As `Admission.for_engine` has it: requests of the batch per spare one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +58,7 @@ class Request:
 
 
 class Engine:
-    """In-flight batching as a fluid: all running requests progress equally fast.
-
-    A request beyond the batch waits inside, in order, as a spare.
-    """
+    """In-flight batching as a fluid: all running requests progress equally fast."""
 
     def __init__(self, model: EngineModel) -> None:
         self._model = model
@@ -73,18 +66,18 @@ class Engine:
         self._steps = 0.0
         self._since_s = self._loop.time()
         self._running: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._spare: deque[tuple[float, asyncio.Future[None]]] = deque()
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def generate(self, steps: float) -> asyncio.Future[None]:
-        """Start a request; the future is done after so many of its steps."""
+        """Start a request; the future is done after so many of its steps.
+
+        Admission keeps requests beyond the batch from it.
+        """
         done: asyncio.Future[None] = self._loop.create_future()
         self._advance()
-        if len(self._running) < self._model.batch:
-            self._push(steps, done)
-        else:
-            self._spare.append((steps, done))
+        self._number += 1
+        heapq.heappush(self._running, (self._steps + steps, self._number, done))
         self._schedule()
         return done
 
@@ -92,16 +85,11 @@ class Engine:
         """Fail every request."""
         if self._timer is not None:
             self._timer.cancel()
-        futures = [done for _, _, done in self._running] + [done for _, done in self._spare]
+        futures = [done for _, _, done in self._running]
         self._running.clear()
-        self._spare.clear()
         for done in futures:
             if not done.done():
                 done.set_exception(error)
-
-    def _push(self, steps: float, done: asyncio.Future[None]) -> None:
-        self._number += 1
-        heapq.heappush(self._running, (self._steps + steps, self._number, done))
 
     def _advance(self) -> None:
         now_s = self._loop.time()
@@ -120,8 +108,6 @@ class Engine:
         _, _, done = heapq.heappop(self._running)
         if not done.done():
             done.set_result(None)
-        if self._spare:
-            self._push(*self._spare.popleft())
         self._timer = None
         if self._running:
             self._schedule()
@@ -144,9 +130,7 @@ class Replica:
     def __init__(self, model: EngineModel, limits: Serving, zone: int) -> None:
         loop = asyncio.get_running_loop()
         self._model = model
-        self.admission = Admission(
-            model.batch + -(-model.batch // _SPARE_SHARE), model.kv_tokens, limits, clock=loop.time
-        )
+        self.admission = Admission(model.batch, model.kv_tokens, limits, clock=loop.time)
         self.engine = Engine(model)
         self.zone = zone
         self.is_draining = False

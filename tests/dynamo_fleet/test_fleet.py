@@ -158,7 +158,7 @@ def test_overload_is_no_error_while_one_worker_has_room(tmp_path: Path) -> None:
         fleet.wait_for(2)
         results = run_streams(fleet, 2, max_tokens=64, ignore_eos=True)
         assert [reason for _, reason in results] == ["length"] * 2
-        # The batch has a spare place; more than all places wait for none.
+        # More than all places, and there is no queue.
         body = {"model": MODEL, "messages": HELLO, "max_tokens": 100, "ignore_eos": True}
         statuses: list[int] = []
 

@@ -64,11 +64,11 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def slow_thinker(tmp_path_factory: pytest.TempPathFactory, released: Path) -> Iterator[Served]:
-    """The fake of the C++ backend with one place, so that two answers run."""
+    """The fake of the C++ backend with two places."""
     served = serve_thinker(
         "tensorrtllm",
         tmp_path_factory.mktemp("slow"),
-        engine={"step_ms": 5, "limits": {"max_batch_size": 1}, "released": released},
+        engine={"step_ms": 5, "limits": {"max_batch_size": 2}, "released": released},
         serving={
             "queue_limit": 1,
             "queue_timeout_s": PATIENCE_S,

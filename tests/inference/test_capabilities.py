@@ -43,7 +43,7 @@ def test_each_rank_of_data_parallel_attention_has_a_batch_and_a_cache(
     engine = engine_for(settings)
     admission = Admission.for_engine(settings, engine, None)
     assert admission.kv_cache_tokens == 1000 * times
-    assert admission.capacity - settings.serving.queue_limit == (16 + 2) * times
+    assert admission.capacity - settings.serving.queue_limit == 16 * times
     one_request = Capabilities.for_engine(settings, engine, None).kv_cache_tokens
     assert one_request == 1000
 

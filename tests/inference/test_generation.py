@@ -411,6 +411,24 @@ async def test_tokens_up_to_the_limit_end_by_length(tokenizer: TextTokenizer) ->
 
 
 @virtually
+async def test_an_abandoned_request_keeps_its_slot_until_the_engine_has_stopped_it(
+    tokenizer: TextTokenizer,
+) -> None:
+    """Else the next request would wait in the engine, which processes its prompt in any case."""
+    engine = FakeEngine(lambda _: ["a", 60.0, "b"], tokenizer, places=1)
+    engine.stopping = asyncio.get_running_loop().create_future()
+    async with aclosing(engine.generator.generate([asked()])) as answers:
+        await anext(answers)
+    following = asyncio.create_task(generated(engine, asked()))
+    await asyncio.sleep(1)
+    assert (engine.admission.running, engine.admission.waiting) == (1, 1)
+    assert len(engine.requests) == 1
+    engine.stopping.set_result(None)
+    assert texts(await following) == {0: "ab"}
+    assert engine.admission.running == 0
+
+
+@virtually
 async def test_leaving_a_stream_of_tokens_frees_its_place(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [[5], 1000.0, [6]], tokenizer)
     async with aclosing(engine.generator.tokens(asked(), "dynamo", "call")) as deltas:

@@ -49,7 +49,7 @@ LIBRARIES = (
     *("pydantic", "pydantic_core", "annotated_types", "typing_inspection"),
     "safetensors",
 )
-"""What the stand-in of TensorRT-LLM imports."""
+"""Packages that the stand-in of TensorRT-LLM imports."""
 KEEP_AND_END = """#!/bin/sh
 env > "$KEPT/environment"
 for word; do case $word in --model-repository=*) cp -rL "${word#*=}" "$KEPT/repository"; esac; done

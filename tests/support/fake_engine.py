@@ -47,6 +47,10 @@ class FakeEngine:
         cached: what it tells of each request's prompt that asks for a report.
         cache_report: how it tells.
         logits_vocabulary: size of the vocabulary of an engine that returns logits.
+
+    Attributes:
+        stopping: resolves once the engine has stopped the requests that are abandoned; None if it
+            does so at once.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class FakeEngine:
         cache_report: CacheReport | None = None,
         logits_vocabulary: int = 0,
     ) -> None:
+        self.stopping: asyncio.Future[None] | None = None
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
         self._script = script
@@ -114,7 +119,9 @@ class FakeEngine:
             )
             if on_end is not None:
                 answer.at_end.callback(on_end)
-            left.callback(answer.at_end.close)
+            answer.stopping = self.stopping
+            if self.stopping is None:
+                left.callback(answer.at_end.close)
             if request.prompt_log_probs:
                 answer.prompt = tuple(request.input_ids)[1:]
             yield answer
@@ -130,7 +137,7 @@ class FakeEngine:
 
 
 class _FakeAnswer:
-    stopping = None
+    stopping: asyncio.Future[None] | None
 
     def __init__(
         self, steps: Sequence[Step], tokenizer: TextTokenizer, top: int, cached: int | None

@@ -100,9 +100,6 @@ _FORESEEN_SHARE = 0.8
 _REQUESTS_REMEMBERED = 64
 """Number of completed requests over which service times are smoothed."""
 
-_SPARE_SHARE = 8
-"""Requests of the batch per spare one, so that a successor is ready when a request ends."""
-
 
 class Slot:
     """A request's reservation of the engine, granted by `Admission`.
@@ -290,8 +287,7 @@ class Admission:
         if tokens is not None:
             tokens *= schedulers
         limit = None if engine.overcommits(settings) else tokens
-        requests = batch + -(-batch // _SPARE_SHARE)
-        return cls(requests, limit, settings.serving, cache_tokens=tokens)
+        return cls(batch, limit, settings.serving, cache_tokens=tokens)
 
     @property
     def capacity(self) -> int:

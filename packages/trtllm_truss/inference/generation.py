@@ -49,7 +49,7 @@ from trtllm_truss.requests import (
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.client import ResponseStream, TritonClient
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.tensors import EngineRequest
 
@@ -219,7 +219,7 @@ class Generator:
             if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
                 held.callback((await self._logits.admit(tokens, prepared.parts)).release)
             slot = await self._admission.admit(prepared.tokens, prepared.parts)
-            held.callback(slot.release)
+            place = held.enter_context(_Place(slot))
             admitted = asyncio.get_running_loop().time()
             record.queued(admitted - arrived)
             reader = kind(
@@ -240,6 +240,7 @@ class Generator:
                         on_stopped=record.tokens_wasted,
                         on_heartbeat=self._heartbeat.sign_of_life,
                     ) as stream:
+                        place.stream = stream
                         if request is first:
                             record.sent(len(prepared.prompt.ids))
                         while not reader.over and reader.request is request:
@@ -254,6 +255,33 @@ class Generator:
                 raise
             except InvalidRequest as refused:
                 raise with_callers_field(refused, prepared.request) from None
+
+
+class _Place:
+    """An answer's slot, until the engine has ended the last request of it.
+
+    The engine runs an abandoned request until it has stopped it. A slot that is free before lets
+    the next request wait in the engine, which processes its prompt even if its client leaves.
+
+    Attributes:
+        stream: of the last request; None before the first one.
+    """
+
+    __slots__ = ("_slot", "stream")
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self.stream: ResponseStream | None = None
+
+    def __enter__(self) -> _Place:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        stopping = None if self.stream is None else self.stream.stopping
+        if stopping is None or stopping.done():
+            self._slot.release()
+        else:
+            stopping.add_done_callback(lambda _: self._slot.release())
 
 
 def _release_last(slot: Slot, reader: EngineReader[Any], request: EngineRequest) -> None:

@@ -50,7 +50,6 @@ _TICK_S = 0.01
 _SETTLE_S = 15.0
 _REFUSALS = 4
 _MOST_CONNECTIONS = 512
-_SPARE_SHARE = 8
 
 
 def cancellation(model: ServedModel) -> Held:
@@ -127,7 +126,7 @@ def engine_cancellation(model: ServedModel) -> Held:
 def overload(model: ServedModel) -> Held:
     """Send more requests than engine and queue take; the surplus must be refused at once."""
     limit = model.settings.serving.queue_limit
-    count = model.batch + model.batch // _SPARE_SHARE + 1 + limit + _REFUSALS
+    count = model.batch + limit + _REFUSALS
     if count > _MOST_CONNECTIONS:
         raise CannotRun(
             f"it takes {count} connections (max_batch_size {model.batch}, queue_limit {limit}); "

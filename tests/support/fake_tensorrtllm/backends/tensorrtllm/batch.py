@@ -433,8 +433,9 @@ class Batch:
         for generation in tuple(self._active):
             if generation.ignores_cancel:
                 continue
+            asks = looks and not generation.behaviour.get("only_stop")
             with self._wire:
-                gone = generation.stopped or (looks and generation.sender.is_cancelled())
+                gone = generation.stopped or (asks and generation.sender.is_cancelled())
             if gone:
                 self._active.remove(generation)
                 self._cache.add(generation.prompt + generation.output[:-1])

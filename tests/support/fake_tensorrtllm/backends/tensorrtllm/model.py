@@ -35,6 +35,7 @@ Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` 
                     empty response `after_last`, or by an `empty` flag without a response
     error, error_at fail with this text after so many tokens
     ignore_cancel   1: go on after the request was cancelled or stopped
+    only_stop       1: go on after the call was cancelled; `stop` ends the request
     ignore_stop     1: answer a `stop` like any other request, as backends without it do
     ignore_stop_words  1: generate on after a stop word
 
@@ -64,10 +65,8 @@ from batch import Batch, Limits
 _KEYS = {
     **dict.fromkeys(("step_ms", "prefill_us", "load_s", "delay_ms", "first_delay_ms"), float),
     **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after", "broken_after"), int),
-    **dict.fromkeys(
-        ("log_requests", "error_at", "ignore_cancel", "ignore_stop", "mpi", "runs"), int
-    ),
-    "ignore_stop_words": int,
+    **dict.fromkeys(("log_requests", "error_at", "mpi", "runs"), int),
+    **dict.fromkeys(("ignore_cancel", "ignore_stop", "only_stop", "ignore_stop_words"), int),
     **dict.fromkeys(("load_error", "error", "final", "end_file", "released", "prefilled"), str),
     "load_after": Path,
     **dict.fromkeys(("draws", "log_reuse"), int),
