@@ -37,11 +37,19 @@ async def test_all_texts_reach_the_prompt(name: str) -> None:
         assert [word for word in wanted if word not in answer.prompt] == [], conversation.name
 
 
-RULES = {"content in parts", "arguments null and blank"}
-"""Parts are joined by line breaks, and arguments that are null or blank are an empty object."""
+RULES = {
+    "content in parts",
+    "arguments null and blank",
+    "ids used again",
+    "calls without ids, one unanswered",
+}
+"""Parts are joined by line breaks, arguments that are null or blank are an empty object, those that
+are a list are its text, and each call has an id of its own."""
 
 DIFFERING = [
     *product(("apriel-1.5", "gpt-oss", "magistral", "ministral-3"), ["reasoning"]),  # other names
+    ("gpt-oss", "steps"),
+    ("nemotron-nano-v2", "markers"),  # the user's `/think` in `</think>` is no switch
     *product(("ministral-3", "mistral-small-3.2"), ["a result without its call"]),  # its id
 ]
 """Families, and the beginnings of the conversations that differ there from `transformers`."""

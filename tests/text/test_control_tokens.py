@@ -163,6 +163,18 @@ def test_a_token_that_the_template_parses_acts_in_the_assistants_messages() -> N
     assert "</think>" not in control.mask({"role": "user", "content": "a</think>"})["content"]
 
 
+def test_a_text_at_which_the_template_cuts_does_not_cut_a_users() -> None:
+    """Some templates look for the end of reasoning in messages of all roles."""
+    cut = "{{ m.content.split('</think>')[-1] }}"
+    template = f"{{% for m in messages %}}{cut}|{{% endfor %}}"
+    tokenizer = wrap(tokenizer_of("smollm2")._backend, chat_templates={"default": template})
+    said = ["Is </think> a tag?", "Hm.</think>Yes.", "So </think>?"]
+    roles = ("user", "assistant", "user")
+    turns = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
+    prompt = tokenizer.decode(tokenizer.apply_chat_template(turns), skip_special_tokens=False)
+    assert prompt == "Is </think> a tag?|Yes.|So </think>?|"
+
+
 def test_a_token_of_one_character_is_refused_by_name() -> None:
     control = ControlTokens(["§"], "")
     with pytest.raises(InvalidRequest, match="control_tokens_in_messages") as refused:

@@ -161,7 +161,8 @@ and the first such request is logged; forced calls work.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - Keys that clients echo or note in messages are ignored: {echoed}; `reasoning`, `thinking`,
-  `thought` and parts of these types count as `reasoning_content`, the role `function` as `tool`.
+  `thought`, `reasoning_details`, `thinking_blocks` and parts of these types count as
+  `reasoning_content`, the role `function` as `tool`.
   Other unknown keys are refused by name, as at OpenAI: they can hold what the model should read,
   such as `images`. vLLM drops them.
 - `prefix: true` or `partial: true` in the last message, if that is the assistant's, means
@@ -197,6 +198,7 @@ shows, or refused with the reason. What was found is in the log of a start, in `
 - Where a template has no tools, as SmolLM2's, the functions and the form of a call are described in
   the system message; earlier calls become text of that form, and results become messages of the
   user in `<tool_response>`.
+- Each call has an id of its own in the prompt, also where a client counts from `call_0` per turn.
 - A result without its call stays a result, or becomes the user's text. Media in results, which no
   model here reads, become `[image omitted]`; in other messages they are refused.
 

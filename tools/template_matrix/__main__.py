@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
+from string import ascii_letters
 
 from jinja2 import TemplateError
 from tools.template_matrix.conversations import CONVERSATIONS
-from tools.template_matrix.matrix import Row, count, rows_of
+from tools.template_matrix.matrix import Cell, Row, count, rows_of
 
 _SIGNS = {"whole": ".", "lost": "L", "refused": "4", "failed": "5"}
 
@@ -27,17 +30,17 @@ def main() -> int:
     options = parser.parse_args()
     rows = [row for folder in options.folders for row in rows_of(folder)]
     for number, conversation in enumerate(CONVERSATIONS):
-        _line(f"{chr(ord('a') + number)}  {conversation.name}")
+        _line(f"{ascii_letters[number]}  {conversation.name}")
     _line(f"\n{'=':>3} as transformers; . whole; L lost; 4 refused; 5 failed")
     for row in rows:
-        __line(row, with_details=options.details)
+        _print_row(row, with_details=options.details)
     counted = count(rows)
     _line(", ".join(f"{number} {name}" for name, number in counted.items()))
     wrong = ("lost", "failed", "refused but rendered by the reference")
     return int(any(counted[name] for name in wrong))
 
 
-def __line(row: Row, *, with_details: bool) -> None:
+def _print_row(row: Row, *, with_details: bool) -> None:
     try:
         cells = row.cells
     except TemplateError as error:
@@ -53,9 +56,17 @@ def __line(row: Row, *, with_details: bool) -> None:
         for answer in shape.answers:
             if answer.answer != "shown":
                 _line(f"    {answer.question}: {answer.answer}")
-    for name, cell in cells.items():
-        if cell.status != "whole":
-            _line(f"    {name}: {cell.status} {cell.detail} (transformers: {cell.reference})")
+    for wrong, group in groupby(sorted(cells, key=_fault(cells)), _fault(cells)):
+        if wrong[0] != "whole":
+            _line(f"    {', '.join(group)}: {' '.join(wrong)}")
+
+
+def _fault(cells: Mapping[str, Cell]) -> Callable[[str], tuple[str, ...]]:
+    def fault(name: str) -> tuple[str, ...]:
+        cell = cells[name]
+        return (cell.status, cell.detail, f"(transformers: {cell.reference})")
+
+    return fault
 
 
 if __name__ == "__main__":

@@ -213,4 +213,91 @@ CONVERSATIONS: Sequence[Conversation] = (
     ),
     _chat("a result without its call", _user(), _assistant(), _result(), _user("ASK2")),
     _chat("turns of one role, one empty", _user(), _user("ASK2"), _assistant(""), _user("ASK3")),
+    # Some servers count the ids of calls from 0 in each turn.
+    _chat(
+        "ids used again",
+        _user(),
+        _assistant(None, tool_calls=[{**_call(), "id": "call_0"}]),
+        _result(tool_call_id="call_0"),
+        _assistant(None, tool_calls=[{**_call('{"city": "ARG2"}', 2), "id": "call_0"}]),
+        _result(2, tool_call_id="call_0"),
+        _result(3, tool_call_id="call_9"),
+        _assistant(),
+        _result(4, tool_call_id="call_9"),
+        tools=[TOOL],
+    ),
+    _chat(
+        "calls without ids, one unanswered",
+        _user(),
+        _assistant(
+            None,
+            tool_calls=[
+                {"function": {"name": "CALLED1", "arguments": {"city": "ARG1"}}},
+                {"function": {"name": "CALLED2", "arguments": ["ARG2"]}},
+            ],
+        ),
+        {"role": "tool", "content": [{"type": "text", "text": "RESULT1"}]},
+        _user("ASK2"),
+        tools=[TOOL],
+    ),
+    _chat(
+        "results in another order",
+        _user(),
+        _assistant("", tool_calls=[_call(), _call('{"city": "ARG2", "on": null}', 2)]),
+        _result(2),
+        _result(),
+        _user("ASK2"),
+        tools=[TOOL],
+    ),
+    _chat(
+        "steps with text and reasoning, twice",
+        _system(),
+        _user(),
+        _assistant("SAID1", tool_calls=[_call()], reasoning_content="WHY1"),
+        _result(),
+        _assistant("SAID2", tool_calls=[_call('{"city": "ARG2"}', 2)], reasoning_content="WHY2"),
+        _result(2),
+        _assistant("SAID3", reasoning_content="WHY3"),
+        _user("ASK2"),
+        _assistant(None, tool_calls=[_call('{"city": "ARG3"}', 3)], reasoning_content="WHY4"),
+        _result(3),
+        tools=[TOOL],
+        reasoning=["WHY1", "WHY2", "WHY3", "WHY4"],
+    ),
+    _chat(
+        "a schema with nulls",
+        _user(),
+        tools=[
+            _tool(
+                parameters={
+                    "type": "object",
+                    "properties": {"city": {"type": ["string", "null"], "description": None}},
+                    "required": None,
+                }
+            ),
+            {
+                "type": "function",
+                "function": {
+                    "name": "TOOLNAME2",
+                    "parameters": {"type": "object", "properties": None},
+                },
+            },
+        ],
+    ),
+    _chat(
+        "markers in the user's text",
+        _system("RULE1 <think> RULE2"),
+        _user("ASK1 </think> ASK2 <tool_call> {{ ASK3 }}"),
+        _assistant(None, tool_calls=[_call('{"city": "</tool_call> ARG1"}')]),
+        _result(content="RESULT1 </think> RESULT2 <|im_end|>"),
+        _user("</think>ASK4"),
+        tools=[TOOL],
+    ),
+    _chat(
+        "no turn of the user",
+        _system(),
+        _assistant("", tool_calls=[_call()]),
+        _result(content=""),
+        tools=[TOOL],
+    ),
 )

@@ -16,12 +16,14 @@ from tools.template_matrix.conversations import CONVERSATIONS, Conversation
 
 from trtllm_truss.conversation.form import Form
 from trtllm_truss.conversation.templates import ModelTemplates
-from trtllm_truss.conversation.writing import write
+from trtllm_truss.conversation.writing import write, write_as_json
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.text.chat_template import ChatTemplate
+from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
+from trtllm_truss.text.template_limits import RENDER_LIMIT_S
+from trtllm_truss.text.tokenizer import RenderedConversation
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "part", "parts")
@@ -58,6 +60,9 @@ class Row:
         self.sources = sources
         compiled = {name: ChatTemplate(source) for name, source in sources.items()}
         self.templates = ModelTemplates(compiled, TOKENS)
+        self._controls = {
+            name: ControlTokens(TOKENS.values(), source) for name, source in sources.items()
+        }
 
     @cached_property
     def cells(self) -> Mapping[str, Cell]:
@@ -70,14 +75,18 @@ class Row:
             InvalidRequest: no form of it is shown.
         """
         request = read(conversation)
-        refusal: InvalidRequest | None = None
-        for written in self.templates.written(request.messages or (), request.chat.tools):
-            try:
-                return self.templates.render(written)
-            except InvalidRequest as error:
-                refusal = refusal or error
-        assert refusal is not None
-        raise refusal
+        rendered = RenderedConversation(
+            self.templates,
+            self._controls,
+            request.messages or (),
+            request.chat.tools,
+            {},
+            control_tokens=False,
+            add_generation_prompt=True,
+            continue_final_message=False,
+        )
+        prompt, control = rendered.render(write_as_json, lambda: None, RENDER_LIMIT_S)
+        return "".join(control.split(prompt))
 
     def reference(self, conversation: Conversation, form: Form | None = None) -> str:
         """Render a conversation as `transformers` would render it, or in another form.
@@ -139,7 +148,7 @@ def _for_transformers(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = []
     for call in message.get("tool_calls", ()):
         arguments = call["function"]["arguments"]
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError):
             parsed = json.loads(arguments)
             arguments = parsed if isinstance(parsed, dict) else arguments
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})

@@ -35,6 +35,7 @@ from trtllm_truss.conversation.writing import (
     CallWriter,
     Written,
     has_text,
+    identified,
     write,
     write_as_json,
 )
@@ -194,6 +195,7 @@ class ModelTemplates:
                 "continue_final_message to false.",
                 param="messages",
             )
+        turns = identified(turns)
         asked = Asked(
             outline_of(turns),
             bool(tools),

@@ -63,7 +63,7 @@ def write(
         tools: OpenAI's descriptions of functions; None or empty for none.
         write_call: writes calls into the text where the form asks for it.
     """
-    written = _identified([dict(turn) for turn in turns])
+    written = identified(turns)
     has_calls = any("tool_calls" in turn for turn in written)
     if has_calls or form.orphans == "user":
         written = _with_calls(written, form, write_call)
@@ -124,24 +124,54 @@ def _is_blank(turn: Turn) -> bool:
     return not (has_text(turn) or turn.get("tool_calls") or turn["role"] == "tool")
 
 
-def _identified(turns: list[Turn]) -> list[Turn]:
-    """Give an id to calls without one, and to results without one those of calls, in order."""
+def identified(turns: Sequence[Mapping[str, Any]]) -> list[Turn]:
+    """Copy turns, and give each call an id of its own.
+
+    Calls without one get an id; so do those whose id another has, as where a client counts from
+    `call_0` in each turn. A result belongs to the first unanswered call of its id in the turn
+    before it, or if it has no id, to the first unanswered one; else to an earlier one of its id
+    that nothing answered. Results of no call keep an id that no other has.
+    """
+    copied = [dict(turn) for turn in turns]
+    known: set[str] = set()
+    own: dict[str, list[str]] = {}
     unanswered: list[str] = []
-    count = 0
-    for turn in turns:
+    earlier: dict[str, list[str]] = {}
+    for turn in copied:
+        if turn["role"] == "tool":
+            given = turn.get("tool_call_id")
+            ids = own.get(given, []) if given else unanswered
+            if ids:
+                id_ = next((each for each in ids if each in unanswered), ids[-1])
+                turn["tool_call_id"] = id_
+                if id_ in unanswered:
+                    unanswered.remove(id_)
+            elif given:
+                late = earlier.get(given)
+                turn["tool_call_id"] = late.pop(0) if late else _unused(given, known)
+            continue
+        for given, ids in own.items():
+            earlier.setdefault(given, []).extend(each for each in ids if each in unanswered)
+        own, unanswered = {}, []
         if calls := turn.get("tool_calls"):
-            turn["tool_calls"] = calls = [
-                call if call.get("id") else {"id": f"call_{count + place}", **call}
-                for place, call in enumerate(calls)
-            ]
-            count += len(calls)
-            unanswered = [call["id"] for call in calls]
-        elif turn["role"] == "tool":
-            if not turn.get("tool_call_id") and unanswered:
-                turn["tool_call_id"] = unanswered[0]
-            if (id_ := turn.get("tool_call_id")) in unanswered:
-                unanswered.remove(id_)
-    return turns
+            turn["tool_calls"] = calls = [*calls]
+            for place, call in enumerate(calls):
+                given = call.get("id") or ""
+                id_ = _unused(given or f"call_{len(known)}", known)
+                calls[place] = {**call, "id": id_}
+                own.setdefault(given, []).append(id_)
+                unanswered.append(id_)
+    return copied
+
+
+def _unused(id_: str, known: set[str]) -> str:
+    """Return an id, or if it is known, another one; it becomes known."""
+    found, count = id_, len(known)
+    while found in known:
+        found = f"{id_}_{count}"
+        count += 1
+    known.add(found)
+    return found
 
 
 def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | None]:
@@ -392,17 +422,21 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else tool
 
 
+def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def _shown_tool(tool: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
     """Return a tool as the template shows it."""
     function = dict(_function(tool))
-    nulls = [key for key, value in function.items() if value is None]
-    if not (nulls or form.fills_description or form.fills_parameters or form.simple_types):
+    parameters = function.get("parameters")
+    has_nulls = None in [*function.values(), *(parameters or {}).values()]
+    if not (has_nulls or form.fills_description or form.fills_parameters or form.simple_types):
         return tool
-    for key in nulls:
-        del function[key]
+    function = _without_nulls(function)
+    parameters = _without_nulls(parameters) if parameters else parameters
     if form.fills_description and not function.get("description"):
         function["description"] = ""
-    parameters = function.get("parameters")
     if form.fills_parameters and not (parameters and parameters.get("properties")):
         parameters = {"type": "object", "properties": {}, **(parameters or {})}
     if form.simple_types and parameters:
@@ -438,7 +472,7 @@ def simple_schema(schema: Any) -> dict[str, Any]:
     """
     if not isinstance(schema, Mapping):
         return {"type": "string"}
-    simple = {key: value for key, value in schema.items() if key not in _CHOICES}
+    simple = _without_nulls({key: schema[key] for key in schema if key not in _CHOICES})
     choices = [
         choice
         for key in _CHOICES

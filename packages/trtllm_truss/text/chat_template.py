@@ -33,6 +33,9 @@ _PARSED = (
 """Text that a template looks for in a message, such as `'</think>' in content`."""
 
 
+_MARKUP = re.compile(r"[<\[].{2,}", re.DOTALL)
+"""Parsed text that acts as a control token: in a user's text, a template would cut there too."""
+
 _SLICE_CHARACTERS = 1 << 15
 """Text per search: a search holds the interpreter's lock, and takes up to 3 ms."""
 
@@ -49,10 +52,10 @@ class ControlTokens:
     """
 
     def __init__(self, contents: Collection[str], template: str) -> None:
-        self._contents = sorted({*filter(None, contents)})
-        parsed = {
-            text for match in re.finditer(_PARSED, template) for text in match.group("text", "cut")
-        }
+        found = [*re.finditer(_PARSED, template)]
+        parsed = {text for match in found for text in match.group("text", "cut")}
+        cuts = {match["cut"] for match in found if match["cut"] and _MARKUP.fullmatch(match["cut"])}
+        self._contents = sorted({*filter(None, contents), *cuts})
         self._longest = max(map(len, self._contents), default=1)
         self._any = _one_of(self._contents)
         unparsed = [text for text in self._contents if text not in parsed]

@@ -263,7 +263,7 @@ class TextTokenizer:
                 "that has one",
                 param="messages",
             )
-        conversation = _RenderedConversation(
+        conversation = RenderedConversation(
             self.templates,
             self._control_tokens,
             messages,
@@ -352,7 +352,7 @@ _HIDES_FUNCTIONS = (
 )
 
 
-class _RenderedConversation:
+class RenderedConversation:
     """A conversation on its way into a chat template.
 
     Args:

@@ -334,7 +334,6 @@ OPEN = {"role": "assistant", "content": " "}
             {"messages": [said("user", {"type": "tool_result"})]},
             "content[0].tool_use_id is null; it must be a string.",
         ),
-        ({"messages": [said("assistant", {**CALL, "input": 5}), HELLO]}, ".input is 5; it must"),
         ({"messages": [HELLO, OPEN]}, "the last of messages is by the assistant and has no text"),
         ({"messages": [HELLO, said("assistant", text("a"), CALL)]}, "end messages with one by the"),
         ({"messages": [HELLO, said("assistant")]}, "end messages with one by the user"),

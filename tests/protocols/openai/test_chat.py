@@ -214,6 +214,7 @@ BEGUN = {"role": "assistant", "content": "Once upon", "prefix": True}
 ECHOES: list[dict[str, Any]] = [
     *({key: {"any": 1}} for key in sorted(ECHOED)),
     *({"refusal": ""}, {"refusal": "No."}, {"tool_calls": []}, {"name": "a"}),
+    *({key: [{"any": 1}, 2]} for key in ("reasoning_details", "thinking_blocks")),
     *({key: "Hm."} for key in ("reasoning_content", "reasoning", "thinking", "thought")),
 ]
 
@@ -236,6 +237,8 @@ def test_what_clients_echo_passes(echoed: dict[str, Any]) -> None:
         ("null", {}),
         (None, {}),
         ('["a"]', '["a"]'),
+        (["a", "ü"], '["a", "ü"]'),
+        (5, "5"),
         ({"q": 1}, {"q": 1}),
         ('{"q": 1}', {"q": 1}),
     ],
@@ -263,10 +266,18 @@ def test_reasoning_in_parts_is_reasoning() -> None:
         {"type": "thinking", "thinking": "Hm."},
         {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
         {"type": "reasoning", "text": "Hm."},
+        {"type": "reasoning.text", "text": "Hm.", "format": "unknown", "index": 0},
+        {"type": "reasoning.summary", "summary": "Hm."},
     ):
-        messages = [*HELLO, {"role": "assistant", "content": [part, *said]}, *HELLO]
-        _, answer, _ = call(messages=messages).requests[0].messages or ()
-        assert answer == {"role": "assistant", "reasoning_content": "Hm.", "content": "So."}
+        for sent in (
+            {"content": [part, *said]},
+            {"content": "So.", "reasoning_details": [part]},
+            {"content": "So.", "thinking_blocks": [part, {"type": "redacted_thinking"}]},
+            {"content": said, "reasoning_details": [part], "reasoning": "Hm."},
+        ):
+            messages = [*HELLO, {"role": "assistant", **sent}, *HELLO]
+            _, answer, _ = call(messages=messages).requests[0].messages or ()
+            assert answer == {"role": "assistant", "reasoning_content": "Hm.", "content": "So."}
 
 
 def test_results_of_every_kind_are_texts() -> None:

@@ -106,10 +106,7 @@ def _read_redacted_thinking(block: Block, path: str, turns: Turns) -> None:
 
 def _read_call(block: Block, path: str, turns: Turns) -> None:
     check_keys(block, ("name", "input"), path, ECHOED)
-    arguments = block.get("input")
-    if arguments is not None and not isinstance(arguments, dict | str):
-        raise wrong(f"{path}.input", arguments, "an object")
-    turns.call(_string(block, "name", path), arguments, _string(block, "id", path))
+    turns.call(_string(block, "name", path), block.get("input"), _string(block, "id", path))
 
 
 def _read_result(block: Block, path: str, turns: Turns) -> None:

@@ -20,14 +20,18 @@ _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
 """The names of other servers; the first one counts."""
 
-_REASONING_PARTS = {"thinking": "thinking", "reasoning": "text"}
+_REASONING_PARTS = {
+    **dict.fromkeys(("reasoning", "reasoning.text", "reasoning_text"), "text"),
+    **{"reasoning.summary": "summary", "thinking": "thinking"},
+}
+_REASONING_LISTS = ("reasoning_details", "thinking_blocks")
+"""Keys with a list of parts, OpenRouter's and LiteLLM's, which repeat the text of the others."""
 
 ECHOED = frozenset(
     {
         *("annotations", "audio", "cache_control", "created", "createdAt", "created_at"),
         *("finish_reason", "id", "metadata", "model", "parsed", "provider_specific_fields"),
-        *("reasoning_details", "status", "stop_reason", "thinking_blocks", "timestamp", "type"),
-        *("usage", "weight"),
+        *("status", "stop_reason", "timestamp", "type", "usage", "weight"),
     }
 )
 """Keys that clients echo or note in messages. They cannot change an answer, so they are ignored."""
@@ -39,7 +43,7 @@ class FunctionCall(Strict):
     model_config = ConfigDict(extra="ignore")
 
     name: NonEmpty
-    arguments: str | dict[str, Any] | None = None
+    arguments: Any = None
 
 
 class ToolCall(Strict):
@@ -112,7 +116,9 @@ def _plain(message: Any, path: str) -> Any:
     content = kept.get("content")
     if isinstance(content, list):
         if role == "assistant":
-            content = _without_reasoning(content, kept)
+            texts, content = _reasoning_of(content)
+            for text in texts:
+                kept.setdefault("reasoning_content", text)
         notes = OMITTED if role == "tool" else None
         kept["content"] = join_parts(content, f"{path}.content", _TEXT_PARTS, notes)
     elif content is None and role == "tool":
@@ -130,14 +136,21 @@ def _resolve_names(message: dict[str, Any]) -> None:
     if "partial" in message:
         message["prefix"] = message.pop("partial")
     reasoning = [message.pop(name) for name in _REASONING_KEYS if name in message]
+    for name in _REASONING_LISTS:
+        parts = message.pop(name, None)
+        if isinstance(parts, list) and not any(reasoning):
+            reasoning += _reasoning_of(parts)[0]
     if reasoning:
         message["reasoning_content"] = next(filter(None, reasoning), reasoning[0])
     if call := message.pop("function_call", None):
         message["tool_calls"] = [*(message.get("tool_calls") or ()), {"function": call}]
 
 
-def _without_reasoning(parts: list[Any], message: dict[str, Any]) -> list[Any]:
-    """Move parts of reasoning, such as Mistral's API returns, to the message's reasoning."""
+def _reasoning_of(parts: list[Any]) -> tuple[list[str], list[Any]]:
+    """Divide parts into the reasoning, one text or none, and the others.
+
+    Mistral's API returns reasoning as such parts.
+    """
     texts = []
     others = []
     for part in parts:
@@ -153,9 +166,7 @@ def _without_reasoning(parts: list[Any], message: dict[str, Any]) -> list[Any]:
             texts.append(text)
         else:
             others.append(part)
-    if texts:
-        message.setdefault("reasoning_content", "\n".join(texts))
-    return others
+    return ["\n".join(texts)] if texts else [], others
 
 
 def _read(message: Message, turns: Turns) -> None:

@@ -95,8 +95,6 @@ def _read_call(item: Item, path: str, turns: Turns) -> None:
     arguments = item.get("arguments")
     if isinstance(arguments, str):
         _check_unicode(arguments, f"{path}.arguments")
-    elif arguments is not None and not isinstance(arguments, dict):
-        raise wrong(f"{path}.arguments", arguments, "a text that holds a JSON object")
     _add_call(item, path, arguments, turns)
 
 

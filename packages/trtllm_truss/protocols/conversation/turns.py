@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -113,13 +114,16 @@ def read_arguments(arguments: Any, budget: Budget) -> Any:
     conversation goes on.
 
     Args:
-        arguments: an object, or a text that should hold one; None for none.
+        arguments: an object, or a text that should hold one; None for none. Other JSON, such as a
+            list, becomes its text.
 
     Raises:
         InvalidRequest: the objects are too large together.
     """
-    if not isinstance(arguments, str):
+    if arguments is None or isinstance(arguments, Mapping):
         return arguments or {}
+    if not isinstance(arguments, str):
+        return json.dumps(arguments, ensure_ascii=False)
     if arguments.strip() in ("", "null", "{}"):
         return {}
     if not _OBJECT.match(arguments):
