@@ -129,7 +129,9 @@ def _role(pid: int) -> str:
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     program = Path(arguments[0]).name
     if program.startswith("python"):
-        if any(argument.endswith("process_guard.py") for argument in arguments):
+        if any(
+            argument.endswith(("process_guard.py", "folder_guard.py")) for argument in arguments
+        ):
             return "process guard"
         if "main.py" in arguments or "trtllm_truss.cli.main" in arguments:
             return "truss"

@@ -21,6 +21,7 @@ from trtllm_truss.hosts import launch_agent
 from trtllm_truss.hosts.channel import Channel, ConnectionLost, connect
 from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import Member
+from trtllm_truss.processes.child import remove_folder
 from trtllm_truss.processes.process_guard import remove_segments
 from trtllm_truss.settings.loading import Group
 from trtllm_truss.triton.server.command import Launch, new_launch
@@ -159,7 +160,7 @@ class Place:
             agent.wait(PATIENCE_S)
         for file in self.launch.folder.iterdir():
             file.unlink()
-        self.launch.folder.rmdir()
+        remove_folder(self.launch.folder)
         remove_segments(self.launch.shm_prefix)
 
 

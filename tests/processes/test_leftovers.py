@@ -17,7 +17,11 @@ from tests.support.waiting import settles
 
 from trtllm_truss.processes import child
 from trtllm_truss.processes.child import lock_folder, lock_segments, sweep, temporary_folder
-from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.processes.process_guard import (
+    descendants,
+    is_alive,
+    marked_processes,
+)
 
 HOLDER = """
 import sys, time
@@ -60,6 +64,66 @@ def segments(prefix: str) -> list[Path]:
     return list(Path("/dev/shm").glob(f"{prefix}*"))
 
 
+def kill_with_guards(process: subprocess.Popen[str]) -> None:
+    """Kill a process and its guards in one instant."""
+    pids = (process.pid, *descendants(process.pid))
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    process.wait()
+    assert settles(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_killed_process_made_is_removed(
+    temporary: Path, prefix: str, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, prefix], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert Path(holder.stdout.readline().strip(), "file").exists()
+        (guard,) = descendants(holder.pid)
+        Path(f"/dev/shm/{prefix}0").touch()
+        holder.send_signal(number)
+    assert settles(lambda: not is_alive(guard))
+    assert not list(temporary.iterdir())
+    assert not segments(prefix)
+
+
+ENDED = """
+import os, sys, threading
+from trtllm_truss.processes.child import GuardedChild, end_everything, lock_folder, make_folder
+folder = make_folder("test-")
+lock = lock_folder(folder)
+run = make_folder("run-")
+command = [sys.executable, "-c", "import time; time.sleep(600)"]
+options = {"run_id": f"ended_{os.getpid()}", "orphan_grace_s": 60}
+child = GuardedChild(command, os.environ, folder=run, **options)
+print(child.pid, flush=True)
+end_everything()
+print(*os.listdir(folder.parent), child.wait(0), sep=",", flush=True)
+for begin in (lambda: make_folder("test-"), lambda: GuardedChild(command, os.environ, **options)):
+    try:
+        begin()
+    except RuntimeError as error:
+        print(error, flush=True)
+folder.mkdir()  # as by a thread that goes on
+os._exit(0)
+"""
+
+
+def test_an_exit_without_clean_up_leaves_nothing(temporary: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", ENDED], capture_output=True, text=True, check=True
+    )
+    guard, left, *refused = process.stdout.splitlines()
+    assert not is_alive(int(guard))
+    assert left == str(128 + signal.SIGTERM)
+    assert refused == ["this process is ending"] * 2
+    assert settles(lambda: not list(temporary.iterdir()))
+
+
 def test_only_unlocked_runs_are_removed(temporary: Path, prefix: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, prefix], stdout=subprocess.PIPE, text=True
@@ -70,7 +134,7 @@ def test_only_unlocked_runs_are_removed(temporary: Path, prefix: str) -> None:
         sweep()
         assert (folder / "file").exists()
         assert len(segments(prefix)) == 2
-        holder.kill()
+        kill_with_guards(holder)
     sweep()
     assert not folder.exists()
     assert not segments(prefix)

@@ -33,6 +33,7 @@ from trtllm_truss.connections import limit_connections
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.local_requests import LocalGuard, addresses
+from trtllm_truss.processes.child import end_everything
 from trtllm_truss.serving.log_lines import batch_log_lines, set_up_logging
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import MountedSecrets, parse_settings, read_environment
@@ -151,7 +152,8 @@ class _Server(uvicorn.Server):
 
         threading.Thread(target=begin, name="start", daemon=True).start()
         self.run(sockets)
-        if not started.done():  # a start cannot be stopped; the process guard ends what it started
+        if not started.done():  # a start cannot be stopped
+            end_everything()
             os._exit(0)
         if started.exception() is not None:  # it is in the log
             return 1

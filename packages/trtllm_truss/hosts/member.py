@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from trtllm_truss.hosts.channel import (
     resolve,
 )
 from trtllm_truss.hosts.leader import HEARTBEAT_S, WrongCommand, check_values, daemon_command
-from trtllm_truss.processes.child import GuardedChild
+from trtllm_truss.processes.child import GuardedChild, remove_folder
 from trtllm_truss.settings.loading import Group
 from trtllm_truss.triton.server.command import (
     RANKS_VARIABLE,
@@ -70,7 +69,7 @@ class HostRun:
     ) -> None:
         with ExitStack() as undo:
             launch = self._launch = new_launch()
-            undo.callback(shutil.rmtree, launch.folder, ignore_errors=True)
+            undo.callback(remove_folder, launch.folder)
             own = launch_environment(environment, launch, of_daemon=True)
             for rank in ranks:
                 _write_script(launch.folder, rank, command(launch, rank), own)

@@ -5,7 +5,10 @@ It has the variables that children are known to read, without secrets.
 
 A `GuardedChild` runs behind a `process_guard`, which ends it when this process is gone.
 
-A run leaves something when it and its process guards are killed at once. Its folder and its names
+Temporary folders are known to a `folder_guard`, which removes them when this process is gone,
+however it ends. `end_everything` is for an exit that skips all else.
+
+A run leaves something when it and its guards are killed at once. Its folder and its names
 in shared memory come with a file that the processes which remove them keep locked (flock). The
 kernel frees the lock however they end, also for other containers that share the memory and see
 other process ids. An unlocked file therefore has no owner; the next start removes it and its run.
@@ -17,6 +20,8 @@ import fcntl
 import io
 import logging
 import os
+import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -24,13 +29,14 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trtllm_truss.mpi_job import job_variables
-from trtllm_truss.processes import process_guard
+from trtllm_truss.processes import folder_guard, process_guard
 from trtllm_truss.secret_variables import PROXIES, is_secret
 
 _NAMES = frozenset(
@@ -96,16 +102,36 @@ def temporary_folder(wanted: Path | None = None) -> Iterator[Path]:
         wanted: its path, for contents that name it; used unless another process has it, or it
             cannot be created. What killed runs left there and beside it is removed.
     """
-    folder = wanted and _created(wanted)
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    folder = (wanted and _created(wanted)) or make_folder(FOLDER_PREFIX)
     lock = lock_folder(folder)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         if lock is not None:
             os.close(lock)
+
+
+def make_folder(prefix: str) -> Path:
+    """Create a folder for this user alone in the place of temporary files.
+
+    Raises:
+        OSError: there is no such place, or no room in it.
+        RuntimeError: this process is ending.
+    """
+    folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
+    _folders.keep(folder)
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError:
+        _folders.drop(folder)
+        raise
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _folders.drop(folder)
 
 
 def _created(folder: Path) -> Path | None:
@@ -119,6 +145,7 @@ def _created(folder: Path) -> Path | None:
         folder.mkdir(mode=0o700)
     except OSError:
         return None
+    _folders.keep(folder)  # not before: it may be another process's
     return folder
 
 
@@ -137,7 +164,11 @@ def lock_folder(folder: Path, run_id: str = "") -> int | None:
 
 def lock_segments(shm_prefix: str, run_id: str) -> int | None:
     """Mark the shared-memory segments of a run as in use, like `lock_folder`."""
-    return _hold(SHARED_MEMORY / f"{shm_prefix}{_LOCK}", run_id)
+    _folders.keep(SHARED_MEMORY / shm_prefix)
+    lock = _hold(SHARED_MEMORY / f"{shm_prefix}{_LOCK}", run_id)
+    if lock is None:
+        _folders.drop(SHARED_MEMORY / shm_prefix)
+    return lock
 
 
 def sweep() -> None:
@@ -204,6 +235,110 @@ def _taken_over(lock: Path) -> int | None:
         pass
     os.close(descriptor)
     return None
+
+
+class _FolderGuard:
+    """The program that removes what this process has made; it runs while there is any of it.
+
+    Thread-safe. Without a process for it, the next start removes what was left.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._kept: set[Path] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
+
+    def keep(self, prefix: Path) -> None:
+        """Have everything removed whose path begins so, once this process is gone.
+
+        Raises:
+            RuntimeError: it is ending.
+        """
+        with self._lock:
+            self.require_future()
+            if self._process is None:
+                self._start()
+            self._kept.add(prefix)
+            self._send(b"+", prefix)
+
+    def drop(self, prefix: Path) -> None:
+        """Forget what was removed."""
+        with self._lock:
+            self._kept.discard(prefix)
+            self._send(b"-", prefix)
+            if not self._kept and self._process is not None and not self._is_ending:
+                self._process.kill()
+                self._process.communicate()
+                self._process = None
+
+    def require_future(self) -> None:
+        """Raise RuntimeError if this process is ending."""
+        if self._is_ending:
+            raise RuntimeError("this process is ending")
+
+    def refuse(self) -> None:
+        """Keep nothing from now on."""
+        with self._lock:
+            self._is_ending = True
+
+    def remove(self) -> None:
+        """Have everything removed, and wait for it."""
+        with self._lock:
+            process = self._process
+            if process is not None and process.stdin is not None and process.stdout is not None:
+                process.stdin.close()
+                select.select([process.stdout], [], [], _REMOVAL_LIMIT_S)
+
+    def _start(self) -> None:
+        command = (sys.executable, "-I", "-S", folder_guard.__file__, str(os.getpid()))
+        with suppress(OSError):
+            self._process = subprocess.Popen(
+                command,
+                env=child_environment(os.environ),
+                cwd=os.sep,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+
+    def _send(self, order: bytes, prefix: Path) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError, ValueError):  # it was killed, or is removing
+                self._process.stdin.write(order + os.fsencode(prefix) + b"\0")
+
+
+_REMOVAL_LIMIT_S = 5.0
+_folders = _FolderGuard()
+_runs: weakref.WeakSet[GuardedChild] = weakref.WeakSet()
+_runs_lock = threading.RLock()
+
+
+def _begin_anew() -> None:
+    """Forget guard and runs in a forked process: they are its parent's."""
+    global _folders, _runs_lock
+    _folders = _FolderGuard()
+    _runs_lock = threading.RLock()
+    _runs.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def end_everything() -> None:
+    """End all runs and remove all folders of this process, which exits next without clean-up.
+
+    Other threads may go on: what they begin from now on fails.
+    """
+    with _runs_lock:
+        _folders.refuse()
+        runs = [*_runs]
+    for run in runs:
+        run.stop(0)
+    for run in runs:
+        run.end(0)
+    _folders.remove()
 
 
 _TAIL_LINES = 200
@@ -383,12 +518,15 @@ class GuardedChild(Child):
     ) -> None:
         self._name, self._started_s = name, time.time()
         self._run_id, self._shm_prefix, self._folder = run_id, shm_prefix, folder
-        try:
-            process = self._start_guard(command, environment, orphan_grace_s, cwd, umask)
-        except BaseException:
-            self._clean_up()
-            raise
-        super().__init__(process, on_line=on_line, on_exit=on_exit, name=name, newline=newline)
+        with _runs_lock:  # either `end_everything` finds it, or it is refused
+            try:
+                _folders.require_future()
+                process = self._start_guard(command, environment, orphan_grace_s, cwd, umask)
+            except BaseException:
+                self._clean_up()
+                raise
+            super().__init__(process, on_line=on_line, on_exit=on_exit, name=name, newline=newline)
+            _runs.add(self)
 
     def _start_guard(
         self,
@@ -421,6 +559,10 @@ class GuardedChild(Child):
         finally:
             for lock in locks:  # the guard holds them now
                 os.close(lock)
+            if folder is not None:  # and removes these, after their processes
+                _folders.drop(folder)
+            if shm_prefix:
+                _folders.drop(SHARED_MEMORY / shm_prefix)
 
     def stop(self, patience_s: float) -> None:
         """Ask the command to end; return at once.
@@ -447,4 +589,4 @@ class GuardedChild(Child):
         process_guard.remove_segments(self._shm_prefix)
         process_guard.remove_env_folders(self._started_s)
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_folder(self._folder)

@@ -22,7 +22,7 @@ from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
-from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.processes.child import end_everything, sweep, temporary_folder
 from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import KernelCache
@@ -284,7 +284,7 @@ class Service:
                 tensorrt_llm_version=prepared.version,
                 first_requests=lambda: _trials(engine, self._settings, loading.result()),
                 on_restart=self._engine_restarts,
-                give_up=lambda: os._exit(os.EX_SOFTWARE),
+                give_up=_give_up,
                 instances=engine.instance_count(self._settings),
                 leader=lead.leader if lead else None,
             )
@@ -432,6 +432,12 @@ class Service:
         """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
+
+
+def _give_up() -> None:
+    """End this process without its engine, so that the platform replaces the container."""
+    end_everything()
+    os._exit(os.EX_SOFTWARE)
 
 
 def _open_tracing(environment: Environment) -> Tracing | None:

@@ -10,6 +10,7 @@ import pytest
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.runtime import TritonInstallation
+from trtllm_truss.processes.child import remove_folder
 from trtllm_truss.triton.server.command import (
     Launch,
     Ports,
@@ -160,8 +161,8 @@ def test_every_launch_has_names_and_a_folder_of_its_own():
         assert first.folder.is_dir()
         assert first.folder.name.startswith(first.shm_prefix)
     finally:
-        first.folder.rmdir()
-        second.folder.rmdir()
+        remove_folder(first.folder)
+        remove_folder(second.folder)
 
 
 def test_one_rank_runs_without_mpirun(monkeypatch):

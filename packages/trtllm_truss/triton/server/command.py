@@ -14,7 +14,6 @@ import resource
 import secrets
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -27,7 +26,7 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import usable_cpus
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
 from trtllm_truss.mpi_job import job_variables
-from trtllm_truss.processes.child import RUN_PREFIX, child_environment
+from trtllm_truss.processes.child import RUN_PREFIX, child_environment, make_folder
 from trtllm_truss.processes.process_guard import (
     listening_sockets,
     marked_processes,
@@ -397,11 +396,12 @@ def new_launch(http_port: int | None = None, grpc_port: int | None = None) -> La
 
     Raises:
         OSError: the machine has no free port, or no place for temporary files.
+        RuntimeError: this process is ending.
     """
     run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
     prefix = f"{RUN_PREFIX}{run_id}_"
     ports = free_ports(http_port, grpc_port)  # may fail, so before the folder
-    return Launch(run_id, ports, prefix, Path(tempfile.mkdtemp(prefix=prefix)))
+    return Launch(run_id, ports, prefix, make_folder(prefix))
 
 
 def launcher(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import logging
 import re
-import shutil
 import signal
 import socket
 import threading
@@ -19,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.processes.child import SHARED_MEMORY, GuardedChild
+from trtllm_truss.processes.child import SHARED_MEMORY, GuardedChild, remove_folder
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.triton.server.command import (
@@ -308,7 +307,7 @@ class ServerProcess:
         with ExitStack() as undo:
             try:
                 launch = new_launch(self._http_port, self._grpc_port)
-                undo.callback(shutil.rmtree, launch.folder, ignore_errors=True)
+                undo.callback(remove_folder, launch.folder)
                 self._load_failed_s = None
                 child = GuardedChild(
                     self._command(launch),
