@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.composer import ComposerError
 
+from trtllm_truss import yaml_files
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_settings
 from trtllm_truss.errors import SettingsError
@@ -79,7 +80,7 @@ def load_configuration(
     return Configuration(settings, defaults)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml_files.Loader):
     """Refuses a second value of a key, for which YAML has no meaning; PyYAML keeps the last one.
 
     Source: YAML 1.2.2, 3.2.1.1: the keys of a mapping are unique.
@@ -106,7 +107,7 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     """
     file = config or truss / "config.yaml"
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
+        content = yaml_files.load(file.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise SettingsError(
             f"{file} does not exist; "

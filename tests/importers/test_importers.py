@@ -140,6 +140,12 @@ def test_a_wrong_source_is_named(
     assert part in report
 
 
+ALIASES = "a0: &a0 [1, 1]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+"""400 bytes, and nine times as many values with each line."""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "part"),
     [
@@ -147,6 +153,11 @@ def test_a_wrong_source_is_named(
         ("a.yaml", "a: [\n", "is not valid YAML (line 2)"),
         ("a.yaml", "colour: red\n", "is of no kind that its options tell; name it with --kind"),
         ("a.yaml", "", "is not a mapping of options"),
+        ("a.yaml", ALIASES, "has more than 100,000 values, aliases written out"),
+        ("a.yaml", "a: &a [*a]\n", "an alias contains itself"),
+        ("a.yaml", "a: " + "[" * 100_000, "is nested more than 64 levels deep"),
+        ("a.json", '{"a":' * 100_000, "is nested more than 64 levels deep"),
+        ("a.yaml", "a: 1\n" + "#" * (1 << 20), "too many for settings"),
         ("a.env", "MODEL_ID\n", "line 1 is not key=value"),
         ("a.env", "\n", "has no options to import"),
         ("a.env", "MODEL_ID=a/b\nNUM_SHARD=two\n", "NUM_SHARD is 'two'; it must be a number"),

@@ -14,6 +14,7 @@ LAYERS = [
         "errors",
         "mpi_job",
         "literals",
+        "yaml_files",
         "secret_variables",
         "releases",
         "validation",
@@ -43,7 +44,7 @@ WORKBENCH_LAYERS = [
 ]
 OFFERED = {
     "importers": {
-        *("errors", "literals", "releases", "settings", "validation"),
+        *("errors", "literals", "yaml_files", "releases", "settings", "validation"),
         *("engines.checkpoint", "triton.model_repository"),
     },
     "scaffold": {

@@ -10,13 +10,14 @@ from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.cli.import_ import add_output, deliver
+from trtllm_workbench.importers.files import read_text
 from trtllm_workbench.importers.lmi import (
     collect_options,
     convert_options,
     lmi_variables,
     overridden,
 )
-from trtllm_workbench.importers.reading import read_lines, read_text
+from trtllm_workbench.importers.reading import read_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -289,5 +289,5 @@ def _joined(given: Iterable[Given], rules: Mapping[str, OptionRule]) -> list[Giv
 def _typed(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

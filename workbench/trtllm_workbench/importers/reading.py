@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
+from trtllm_truss import yaml_files
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers import baseten, lmi, tgi, triton, trtllm_serve, vllm
 from trtllm_workbench.importers.command_lines import (
@@ -18,6 +20,7 @@ from trtllm_workbench.importers.command_lines import (
     command_options,
     find_command,
 )
+from trtllm_workbench.importers.files import MAX_BYTES, read_text
 from trtllm_workbench.importers.rules import (
     ConversionResult,
     Given,
@@ -26,9 +29,6 @@ from trtllm_workbench.importers.rules import (
     apply_rules,
     find_rule,
 )
-
-MAX_BYTES = 1 << 20
-"""Limit of a file with settings."""
 
 _YAML = (".yaml", ".yml", ".json")
 _SHOWN = 60
@@ -212,22 +212,6 @@ def _read_file(path: Path, parts: _Parts) -> None:
         parts.lines |= read_lines(text, str(path))
 
 
-def read_text(path: Path) -> str:
-    """Read a small text file.
-
-    Raises:
-        SettingsError: it is too large, or cannot be read.
-    """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise SettingsError(
-                f"{path} has {path.stat().st_size:,} bytes, too many for settings; name another."
-            )
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from None
-
-
 def parse_mapping(text: str, source: str) -> dict[str, Any]:
     """Parse YAML or JSON.
 
@@ -235,11 +219,12 @@ def parse_mapping(text: str, source: str) -> dict[str, Any]:
         SettingsError: it is not a mapping.
     """
     try:
-        content = yaml.safe_load(text)
+        content = yaml_files.load(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else "unknown"
-        raise SettingsError(f"{source} is not valid YAML (line {line}); correct it.") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = f"line {mark.line + 1}" if mark else "unknown line"
+        why = f"{line}: {problem}" if isinstance(error, ComposerError) else line
+        raise SettingsError(f"{source} is not valid YAML ({why}); correct it.") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise SettingsError(f"{source} is not a mapping of options; name another file.")
     return content

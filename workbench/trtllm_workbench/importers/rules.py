@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
+from trtllm_truss import yaml_files
 from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
@@ -400,10 +401,10 @@ def json_value(text: str) -> object:
     """Parse JSON or YAML."""
     try:
         return json.loads(text)
-    except ValueError:  # YAML has most of JSON, but not its escapes
+    except (ValueError, RecursionError):  # YAML has most of JSON, but not its escapes
         pass
     try:
-        return yaml.safe_load(text)
+        return yaml_files.load(text)
     except yaml.YAMLError:
         raise ValueError("it must be valid JSON") from None
 

@@ -16,6 +16,7 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import describe_releases, rows_for
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.triton.model_repository import read_config
+from trtllm_workbench.importers.files import read_text
 from trtllm_workbench.importers.rules import (
     ConversionResult,
     Given,
@@ -143,10 +144,7 @@ def read_repository(folder: Path) -> list[Given]:
     """
     given: list[Given] = []
     for file in sorted(folder.glob(f"*/{CONFIG}")):
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{file} cannot be read: {error}") from None
+        text = read_text(file)
         if found := _OPEN_FIELD.search(text):
             raise SettingsError(
                 f"{file} has {found[1]}, a placeholder of NVIDIA's template; fill it in with "
