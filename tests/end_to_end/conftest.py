@@ -13,7 +13,7 @@ from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served, free_port, write_greedy_example
 
-from trtllm_workbench.scaffold.documents import OWN_SERVER
+from trtllm_workbench.scaffold.documents import own_server_section
 
 SECRETS = {
     **dict.fromkeys(
@@ -35,7 +35,7 @@ def server(
     """
     if request.param in ("cpu", "own"):
         arguments = ["--console", str(free_port())]
-        shape = {"docker_server": {**OWN_SERVER}} if request.param == "own" else {}
+        shape = {"docker_server": own_server_section(None)} if request.param == "own" else {}
         config = write_greedy_example(tmp_path_factory.mktemp("config"), **shape)
         served = Served(config, SECRETS, arguments, sys.executable)
     else:

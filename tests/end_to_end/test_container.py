@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.paths import EXAMPLE, PROGRAMS, ROOT
 from tests.support.waiting import PATIENCE_S, settles
+
+from trtllm_workbench.scaffold.documents import SLIM, own_server_section
 
 TRUSS = Path(sys.executable).with_name("truss")
 USER = 60000
@@ -30,14 +34,14 @@ class Container:
         log: everything that it prints.
     """
 
-    def __init__(self, folder: Path, context: Path) -> None:
+    def __init__(self, folder: Path, context: Path, command: str) -> None:
         root = folder / "root"
         root.mkdir()
         script = str(PROGRAMS / "container.sh")
         self._output = folder / "log"
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*NAMESPACES, "bash", script, str(root), str(context), sys.prefix, sys.base_prefix],
+                [*NAMESPACES, "bash", script, root, context, sys.prefix, sys.base_prefix, command],
                 stdout=output,
                 stderr=output,
             )
@@ -63,34 +67,53 @@ class Container:
 
 
 @pytest.fixture(scope="module")
-def build_context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], Path]:
+    """Write a Truss's build context, as its `docker build` gets it."""
     if request.config.getoption("--engines") != "all":
         pytest.skip("runs with --engines all")
     trial = [*NAMESPACES, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     if os.geteuid() != 0 or subprocess.run(trial, capture_output=True).returncode:
         pytest.skip("needs the right to create namespaces")
-    folder = tmp_path_factory.mktemp("context") / "context"
-    subprocess.run(
-        [TRUSS, "image", "build-context", "--non-interactive", folder, EXAMPLE.parent],
-        env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1", "BT_USE_NON_ROOT_USER": "1"},
-        check=True,
-        capture_output=True,
-    )
-    return folder
+
+    def write(truss: Path) -> Path:
+        folder = tmp_path_factory.mktemp("context") / "context"
+        environment = {"TRUSS_NO_UPDATE_CHECK": "1", "BT_USE_NON_ROOT_USER": "1", SLIM: "true"}
+        subprocess.run(
+            [TRUSS, "image", "build-context", "--non-interactive", folder, truss],
+            env={**os.environ, **environment},
+            check=True,
+            capture_output=True,
+        )
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def build_context(build: Callable[[Path], Path]) -> Path:
+    return build(EXAMPLE.parent)
 
 
 @pytest.fixture
-def start(build_context: Path, tmp_path: Path) -> Iterator[Callable[[], Container]]:
+def run(tmp_path: Path) -> Iterator[Callable[[Path, str], Container]]:
     started: list[Container] = []
 
-    def begin() -> Container:
-        started.append(Container(tmp_path, build_context))
+    def begin(context: Path, command: str) -> Container:
+        started.append(Container(tmp_path, context, command))
         return started[0]
 
     yield begin
     for container in started:
         container.process.kill()  # and with it its namespaces
         container.process.wait()
+
+
+@pytest.fixture
+def start(build_context: Path, run: Callable[[Path, str], Container]) -> Callable[[], Container]:
+    """Start Truss's server by the command of its images."""
+    return lambda: run(build_context, "/usr/bin/python3 /app/main.py")
 
 
 def documented_request() -> list[str]:
@@ -120,6 +143,24 @@ def test_the_commands_of_the_page_reach_a_streamed_answer(
     assert "\x1b" not in container.log
     container.end()
     assert "Finished server process [1]" in container.log
+
+
+def test_our_own_server_runs_where_another_python_is_first(
+    build: Callable[[Path], Path], run: Callable[[Path, str], Container], tmp_path: Path
+) -> None:
+    truss = tmp_path / "truss"
+    shutil.copytree(EXAMPLE.parent, truss)
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["external_package_dirs"] = [str(ROOT / "packages")]
+    config["docker_server"] = own_server_section("/usr/bin/python3")
+    (truss / "config.yaml").write_text(yaml.safe_dump(config))
+    context = build(truss)
+    (command,) = re.findall(r'^CMD \["(.*)"\]$', (context / "Dockerfile").read_text(), re.MULTILINE)
+    container = run(context, command)
+    assert settles(lambda: "[1/4]" in container.log), container.log
+    request = [word.replace("8080", "8081") for word in documented_request()]
+    assert len(container.run(*request).split()) > 20, container.log
+    container.end()
 
 
 def test_a_signal_during_the_load_ends_process_1(start: Callable[[], Container]) -> None:

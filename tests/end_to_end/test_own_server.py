@@ -14,12 +14,12 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import Served, alive
 from tests.support.waiting import settles
 
-from trtllm_workbench.scaffold.documents import OWN_SERVER
+from trtllm_workbench.scaffold.documents import own_server_section
 
 KEY = "sk-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 LONG = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
-SECTIONS = {"docker_server": {**OWN_SERVER}, "secrets": {"server_api_key": None}}
+SECTIONS = {"docker_server": own_server_section(None), "secrets": {"server_api_key": None}}
 VARIABLE = "TRUSS_SECRET_server_api_key"
 
 

@@ -124,6 +124,16 @@ def test_the_gpu_of_the_build_decides_where_it_is_recorded(
     assert note in " ".join(written.readme.split())
 
 
+@pytest.mark.parametrize("version", ["0.9.0", "1.0.0", "1.2.1"])
+def test_no_note_contradicts_the_written_base_image(
+    version: str, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    engine = write(tmp_path / "engine", new_config(version))
+    written = initialize(str(engine), "--tokenizer", tokenizer)
+    assert written.config["base_image"]["python_executable_path"] == "/usr/bin/python3"
+    assert "python_executable_path" not in written.printed + written.readme
+
+
 @pytest.mark.parametrize("cluster", [None, 7, "H100", {"cluster_key": 7}, {}])
 def test_a_strange_record_of_the_build_is_ignored(
     cluster: Any, tmp_path: Path, tokenizer: str, initialize: Initialize

@@ -33,7 +33,7 @@ from trtllm_truss.engines.host import HostInfo, accelerator_of
 from trtllm_truss.serving.preparation import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts
-from trtllm_workbench.scaffold.documents import OWN_SERVER, SERVER_REQUIREMENTS, SLIM
+from trtllm_workbench.scaffold.documents import SERVER_REQUIREMENTS, SLIM, own_server_section
 from trtllm_workbench.scaffold.placing import deliver, known_truss
 
 Refused = Callable[..., str]
@@ -426,9 +426,10 @@ def test_truss_reads_the_shape_of_our_own_server(
     )
     assert result.returncode == 0, result.stdout + result.stderr
     carried = yaml.safe_load((context / "config.yaml").read_text())["docker_server"]
-    assert carried.items() >= OWN_SERVER.items()
+    section = own_server_section("/usr/bin/python3")
+    assert carried.items() >= section.items()
     dockerfile = (context / "Dockerfile").read_text()
-    command = OWN_SERVER["start_command"]
+    command = section["start_command"]
     assert f'ENV SERVER_START_CMD="{command}"' in dockerfile or not slim
     assert dockerfile.endswith(f'CMD ["{command}"]') == bool(slim)
     assert "COPY --chown=root:root ./packages /packages" in dockerfile
@@ -436,5 +437,5 @@ def test_truss_reads_the_shape_of_our_own_server(
     assert all(line in asked for line in SERVER_REQUIREMENTS)
     if not slim:  # Baseten's proxy and supervisor
         proxy = (context / "proxy.conf").read_text()
-        assert f"proxy_pass http://127.0.0.1:{OWN_SERVER['server_port']};" in proxy
+        assert f"proxy_pass http://127.0.0.1:{section['server_port']};" in proxy
         assert f"command = {command}" in (context / "supervisord.conf").read_text()

@@ -216,7 +216,7 @@ class Service:
             raise SettingsError(
                 f"this process is rank {self._rank.index} of {self._rank.size}, and rank 0 serves; "
                 "start every rank by `trtllm-truss serve`, in a container by "
-                "`python3 -m trtllm_truss serve --truss /app`, in place of Truss's server."
+                "`/usr/bin/python3 -m trtllm_truss serve --truss /app`, in place of Truss's server."
             )
         with self._lock:
             self._stop()

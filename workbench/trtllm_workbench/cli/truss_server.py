@@ -384,7 +384,7 @@ def own_server(truss: Path, config: Path | None) -> bool:
     if OWN_COMMAND not in command:
         raise SettingsError(
             f"docker_server.start_command is {command!r}; `serve` runs Truss's server, or the one "
-            f"of `{OWN_COMMAND}`."
+            f"of `python3 {OWN_COMMAND}`."
         )
     return True
 

@@ -221,15 +221,27 @@ _ALLOW_LISTS = ("ip_allow_list", "fqdn_allow_list")
 SLIM = "BT_USE_DOCKER_SERVER_SLIM"
 """Truss's variable for an image of `docker_server` without a proxy of its own."""
 
-OWN_COMMAND = "python3 -m trtllm_truss serve"
-OWN_SERVER: Mapping[str, Any] = {
-    "start_command": f"env PYTHONPATH=/packages {OWN_COMMAND} --truss /app --host 0.0.0.0",
-    "server_port": 8081,  # Baseten's proxy has 8080
-    "predict_endpoint": "/v1/models/model:predict",
-    "readiness_endpoint": "/v1/models/model",
-    "liveness_endpoint": "/",
-}
-"""`docker_server` of config.yaml: this project's server."""
+OWN_COMMAND = "-m trtllm_truss serve"
+
+
+def own_server_section(executable: str | None) -> dict[str, Any]:
+    """Return `docker_server` of config.yaml for this project's server.
+
+    Args:
+        executable: `base_image.python_executable_path`, for which Truss installs the requirements.
+            Images from 26.03 on have another `python3` first on PATH, TensorRT-LLM's
+            (tensorrtllm_backend r26.07, dockerfile/Dockerfile.triton.trt_llm_backend). None for
+            Truss's own image, which has one Python.
+    """
+    python = executable or "python3"
+    command = f"env PYTHONPATH=/packages {python} {OWN_COMMAND} --truss /app --host 0.0.0.0"
+    return {
+        "start_command": command,
+        "server_port": 8081,  # Baseten's proxy has 8080
+        "predict_endpoint": "/v1/models/model:predict",
+        "readiness_endpoint": "/v1/models/model",
+        "liveness_endpoint": "/",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,7 +385,7 @@ def config_text(plan: TrussPlan) -> str:
         else ("", {}),
         (
             "This project's server in place of Truss's, on the same routes and more.",
-            {"docker_server": {**OWN_SERVER}},
+            {"docker_server": own_server_section(plan.runtime.executable)},
         )
         if plan.own_server
         else ("", {}),

@@ -17,6 +17,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.host import (
     ACCELERATORS,
     Accelerator,
+    BaseImage,
     ComputeCapability,
     HostInfo,
     parse_accelerator,
@@ -90,7 +91,7 @@ class Requirements:
         others: pipeline × context parallelism; GPUs = degree × others.
         nodes: hosts that share them evenly.
         option: the option that named the accelerator.
-        image: `base_image.image`.
+        runtime: the base of the container.
         version: TensorRT-LLM's; None if unknown.
         capability: that of the GPU the engine was built on; None if unknown or not bound to one.
         settings: validates the settings for a degree.
@@ -99,7 +100,7 @@ class Requirements:
 
     degrees: Sequence[int]
     others: int
-    image: str | None
+    runtime: BaseImage
     version: str | None
     capability: ComputeCapability | None = None
     nodes: int = 1
@@ -112,7 +113,8 @@ class Requirements:
         return degree * self.others // self.nodes
 
     def try_out(self, accelerator: str, degree: int) -> Fit:
-        return self.examine(self.settings(degree), HostInfo(accelerator, self.image))
+        host = HostInfo(accelerator, self.runtime.image, python=self.runtime.executable)
+        return self.examine(self.settings(degree), host)
 
 
 def choose_gpus(requirements: Requirements, given: str | None) -> Place:

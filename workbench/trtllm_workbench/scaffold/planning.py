@@ -229,7 +229,7 @@ def _plan_build(
         degrees=_degrees(metadata),
         others=settings.pipeline_parallelism,
         option=options.option,
-        image=runtime.image,
+        runtime=runtime,
         version=runtime.image and version_in(runtime.image),
         settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
         examine=examine,
@@ -384,7 +384,7 @@ def _demand(
         others=engine.world_size // engine.tensor_parallelism
         if prebuilt
         else int(metadata.get(_PIPELINE, 1)),
-        image=runtime.image,
+        runtime=runtime,
         version=runtime.image and version_in(runtime.image),
         capability=engine.built_for,
         settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
