@@ -18,6 +18,8 @@ from trtllm_truss.settings.loading import GROUP_KEY_SECRET, LWS_INDEX, LWS_LEADE
 
 MANIFEST = ROOT / "examples/kubernetes/leaderworkerset.yaml"
 MPI_JOB = ROOT / "examples/kubernetes/mpijob.yaml"
+PYTHON = "/usr/bin/python3"
+"""In images from 26.03 on, the first on PATH has none of the server's packages."""
 BATCH_SCRIPT = ROOT / "examples/slurm/serve.sbatch"
 COUNT = "count"
 PATH = "path"
@@ -114,7 +116,7 @@ def test_both_kinds_of_pod_are_one_host_each(documents: dict[str, Any]) -> None:
     for key in ("image", "resources", "securityContext", "volumeMounts"):
         assert serving[key] == joining[key]
     assert "command" not in serving
-    assert joining["command"][:4] == ["python3", "-m", "trtllm_truss", "join"]
+    assert joining["command"][:4] == [PYTHON, "-m", "trtllm_truss", "join"]
     mounts = {mount["name"]: mount["mountPath"] for mount in serving["volumeMounts"]}
     assert mounts["secrets"] == str(TOKEN_FILE.parent)
     assert GROUP_KEY_SECRET in (ROOT / "docs/several-hosts.md").read_text()
@@ -139,10 +141,10 @@ def test_only_the_group_reaches_the_ports_of_mpi(documents: dict[str, Any]) -> N
     assert selected["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
 
 
-def served(words: list[str]) -> Any:
+def served(words: list[str], python: str = PYTHON) -> Any:
     """Parse the command of a rank, which the words end in."""
-    at = words.index("python3")
-    assert words[at : at + 3] == ["python3", "-m", "trtllm_truss"]
+    at = words.index(python)
+    assert words[at : at + 3] == [python, "-m", "trtllm_truss"]
     return _parser(SERVER_COMMANDS, words[at + 3 :]).parse_args(words[at + 3 :])
 
 
@@ -197,7 +199,7 @@ def test_the_batch_script_starts_one_rank_for_each_gpu(tmp_path: Path, image: st
         ["bash", "-s"], input=script, env=environment, capture_output=True, text=True, check=True
     )
     url, *words = ended.stdout.splitlines()
-    options = served(words)
+    options = served(words, PYTHON if image else "python3")
     assert {"--mpi=pmix", "--kill-on-bad-exit=1"} <= {*words}
     assert ("--container-image=registry.example.com#my-truss:1" in words) is bool(image)
     assert options.truss == Path("/app" if image else "/my truss")
