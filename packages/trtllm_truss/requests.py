@@ -127,6 +127,8 @@ class GenerationRequest:
             only, None requests none. Implies `token_details`.
         top_is_chosen: the only alternative of a token is the chosen one, as in LMI.
         prompt_details: attach the tokens of the prompt to the first `GenerationEnd`.
+        counts_only: return the prompt's tokens or their number; it may be empty, or longer than
+            the context. With `max_tokens` 0.
         running_usage: attach the token counts so far to every `TextDelta`.
         sampling: sampling parameters; a missing seed is drawn at random.
         names: the protocol's field names of attributes, for error messages.
@@ -159,6 +161,7 @@ class GenerationRequest:
     log_probs: int | None = None
     top_is_chosen: bool = False
     prompt_details: bool = False
+    counts_only: bool = False
     running_usage: bool = False
     sampling: Sampling = field(default_factory=Sampling)
     names: Mapping[str, str] = field(default_factory=dict)

@@ -74,10 +74,33 @@ def dotted_path(location: Iterable[int | str]) -> str:
     return path
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to an unknown one, if any is close."""
-    close = get_close_matches(name[:SHOWN_CHARACTERS], sorted(known), n=1, cutoff=0.6)
+_MAX_TYPO_EDITS = 2
+
+
+def did_you_mean(name: str, known: Iterable[str], refused: Iterable[str] = ()) -> str | None:
+    """Return the known name closest to an unknown one, if any is close.
+
+    Args:
+        refused: names that are known and not accepted; suggested for near typos only.
+    """
+    name = name[:SHOWN_CHARACTERS]
+    near = [other for other in refused if _edits(name, other) <= _MAX_TYPO_EDITS]
+    close = get_close_matches(name, sorted({*known, *near}), n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+def _edits(one: str, other: str) -> int:
+    """Count the insertions, deletions and replacements between two texts; many are inexact."""
+    if abs(len(one) - len(other)) > _MAX_TYPO_EDITS:
+        return _MAX_TYPO_EDITS + 1
+    row: list[int] = [*range(len(other) + 1)]
+    for place, letter in enumerate(one, 1):
+        above, row[0] = row[0], place
+        for at, its in enumerate(other, 1):
+            change = above + (letter != its)
+            above = row[at]
+            row[at] = min(change, row[at] + 1, row[at - 1] + 1)
+    return row[-1]
 
 
 def shown(value: Any) -> str:

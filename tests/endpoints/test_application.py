@@ -14,6 +14,7 @@ from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.endpoints.application import TRUSS_PATHS, Application
 from trtllm_truss.endpoints.routes import build_routes
+from trtllm_truss.inference import tokenization
 from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.settings.model import Serving
@@ -140,15 +141,98 @@ async def test_tokens_are_counted_as_an_answer_counts_them(
         assert (wrong.status_code, wrong.json()) == (400, shape)
 
 
+LONG = "word " * 9000
+"""More tokens than the context has."""
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key", "least"),
+    [
+        ("/tokenize", {"prompt": LONG}, "count", 9000),
+        ("/tokenize", {"prompt": [5] * 9000}, "count", 9000),
+        ("/tokenize", {"messages": [{"role": "user", "content": LONG}]}, "count", 9000),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": LONG}]}, "", 9000),
+        ("/v1/responses/input_tokens", {"input": LONG}, "", 9000),
+        ("/tokenize", {"messages": [{"role": "user", "content": ""}]}, "count", 1),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": ""}]}, "", 1),
+        ("/v1/responses/input_tokens", {"input": ""}, "", 1),
+    ],
+)
+async def test_a_text_beyond_the_context_or_an_empty_one_has_a_count(
+    path: str, body: dict[str, Any], key: str, least: int
+) -> None:
+    """One counts to decide what to cut."""
+    served = engine()
+    assert served.context_tokens < 9000
+    async with asking(begun(alone(), served)) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()[key or "input_tokens"] >= least
+    assert served.requests == []
+
+
+async def test_no_tokens_have_no_text() -> None:
+    async with asking(begun(alone(), engine())) as client:
+        for empty in ("", []):
+            answer = (await client.post("/tokenize", json={"prompt": empty})).json()
+            assert (answer["count"], answer["tokens"]) == (0, [])
+        assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
+        long = await client.post("/detokenize", json={"tokens": [100] * 9000})
+        assert len(long.json()["prompt"]) >= 9000
+
+
+async def test_a_count_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenization, "MAX_COUNTED_TOKENS", 8)
+    small = engine()
+    async with asking(begun(alone(), small)) as client:
+        for path, body in (
+            ("/tokenize", {"prompt": [100] * 90_000}),
+            ("/tokenize", {"prompt": "word " * 90_000}),
+            ("/detokenize", {"tokens": [100] * 90_000}),
+        ):
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 400
+            assert "at most" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "meant"),
+    [
+        ("/v1/completions", "stopp", "did you mean stop?"),
+        ("/v1/completions", "sufix", "did you mean suffix?"),
+        ("/v1/completions", "return_generation_logit", "did you mean return_generation_logits?"),
+        ("/v1/completions", "add_generation_prompt", "the fields are"),
+        ("/v1/chat/completions", "max_token", "did you mean max_tokens?"),
+        ("/v1/messages", "mcp_server", "did you mean mcp_servers?"),
+    ],
+)
+async def test_suggestions_are_accepted_fields_or_near_ones(
+    path: str, field: str, meant: str
+) -> None:
+    body = {"model": "m", "prompt": "a", field: 1}
+    if "completions" not in path or "chat" in path:
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, field: 1}
+    async with asking(begun(alone(), engine())) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 400
+    assert meant in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
         ("/tokenize", {"prompt": ["a", "b"]}, "prompt holds 2 prompts"),
         ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs is 1"),
         ("/tokenize", {"text": "a"}, "prompt is missing"),
-        ("/detokenize", {"tokens": []}, "tokens is empty"),
         ("/detokenize", {"tokens": [10**6]}, "tokens holds the id 1000000"),
         ("/tokenize", {"prompt": "a", "return_token_strs": []}, "return_token_strs is []"),
+        ("/tokenize", {"prompt": [5] * 9000 + ["a"]}, 'prompt[9000] is "a"; it must be a token id'),
+        (
+            "/tokenize",
+            {"prompt": "a", "add_generation_prompt": True},
+            "the fields are add_special_",
+        ),
+        ("/tokenize", {"prompt": "a", "sufix": "b"}, "did you mean suffix?"),
         ("/tokenize", {"prompt": [[5, -1]]}, "prompt[0][1] is -1; it must be a token id"),
         ("/detokenize", {"tokens": [1, "a"]}, 'tokens[1] is "a"; it must be a token id'),
         ("/detokenize", {"tokens": [1, True]}, "tokens[1] is true; it must be a token id"),

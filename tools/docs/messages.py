@@ -63,8 +63,8 @@ with client.messages.stream(
   `request_too_large`, 429 `rate_limit_error`, 503 `overloaded_error`, 504 `timeout_error`, 500
   `api_error`. The message of a context overflow begins with `prompt is too long`. The headers
   `X-Request-Id` and `Request-Id` are the id in the answer, and `engine_request_id` in the log.
-- `POST /v1/messages/count_tokens` counts the tokens of the prompt; one that is longer than the
-  engine takes is refused as in `/v1/messages`. The batches of messages do not exist.
+- `POST /v1/messages/count_tokens` counts the tokens of the prompt, also of one that is longer than
+  the context. The batches of messages do not exist.
 
 ## Claude Code and other agents
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
+from trtllm_truss.inference.tokenization import MAX_COUNTED_TOKENS
 from trtllm_truss.protocols.conversation import chat, items
 from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.openai import body
@@ -105,6 +106,8 @@ Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 - `GET /v1/models/model` is Truss's check of readiness, whatever the model's name is. A name that is
   not in the list gets 404.
 - `conversations` of a model says in one line what its chat template shows.
+- Counts have no limit of context: one counts to decide what to cut. Up to {counted} tokens are
+  counted, and an empty text has 0.
 - `return_token_strs` of `/tokenize` returns the text of each token, without marks of the vocabulary
   such as `Ġ`.
 - `POST /v1/embeddings` is refused with 404 and the code `not_served`.
@@ -301,7 +304,7 @@ def openai_page() -> str:
             body.CompletionFields,
             set(body.CompletionExtensions.model_fields) - set(SharedFields.model_fields),
         ),
-        _ROUTES,
+        _ROUTES.format(counted=f"{MAX_COUNTED_TOKENS:,}"),
     ]
     return "\n".join(parts)
 

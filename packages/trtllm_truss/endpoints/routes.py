@@ -102,7 +102,7 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
         "/v1/messages/count_tokens": anthropics(count_tokens),
         "/v1/embeddings": endpoint(EmbeddingsAdapter()),
         "/tokenize": endpoint(TokenizeAdapter(chat, completion, context_tokens)),
-        "/detokenize": endpoint(DetokenizeAdapter(completion, context_tokens)),
+        "/detokenize": endpoint(DetokenizeAdapter(completion)),
     }
 
 

@@ -518,6 +518,8 @@ class Preprocessor:
             ContextLengthExceeded: the prompt leaves no room for an answer, or the caller chose
                 more than a context.
         """
+        if request.counts_only:
+            return 0
         limit, context_tokens = request.max_tokens, self._context_tokens(request)
         if request.scores_prompt:  # engines have no request for no token
             limit = max(limit, 1)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from trtllm_truss.conversation.writing import write_as_json
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull
+from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull, RequestError
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S, SHORT_RENDER_LIMIT_S
 from trtllm_truss.text.text_stream import TokenStream
@@ -182,6 +182,9 @@ _COUNTED_ITEMS = 1 << 14
 _UNCOUNTED_CHARACTERS = 1 << 20
 """Estimated size of more items: counting them would hold up the event loop."""
 
+MAX_COUNTED_TOKENS = 1 << 20
+"""Of a prompt that is counted, which may be longer than the context: half a gigabyte."""
+
 _TAIL_TOKENS = 32
 """Tokens at the end of a prompt that can hold a word that begins reasoning."""
 
@@ -268,14 +271,16 @@ def _encode(
     checkpoint: Checkpoint,
 ) -> EncodedPrompt:
     field, max_tokens = prompt_field(request), engine.max_input_tokens
+    if request.counts_only:
+        max_tokens = max(max_tokens, MAX_COUNTED_TOKENS)
     given = request.prompt_ids
     if given is not None and request.truncate_prompt is None and len(given) > max_tokens:
-        raise _too_long(field, str(len(given)), engine)  # before their values are looked at
+        raise _too_long(request, str(len(given)), engine)  # before their values are looked at
     try:
         ids = _ids(request, tokenizer, max_tokens, control_tokens, checkpoint)
     except TooManyTokens:
-        raise _too_long(field, f"more than {max_tokens}", engine) from None
-    if not ids:
+        raise _too_long(request, f"more than {max_tokens}", engine) from None
+    if not ids and not request.counts_only:
         raise InvalidRequest(f"{field} has no tokens; send some text.", param=field)
     chat, opening = request.chat, ""
     start, reasoning = _reasoning_at_end(chat, ids, tokenizer)
@@ -287,7 +292,7 @@ def _encode(
     if request.truncate_prompt is not None:
         ids = ids[-request.truncate_prompt :]
     if len(ids) > max_tokens:
-        raise _too_long(field, str(len(ids)), engine)
+        raise _too_long(request, str(len(ids)), engine)
     return EncodedPrompt(
         ids,
         text=_text(request, ids, tokenizer) if request.echo else opening,
@@ -311,7 +316,14 @@ def _reasoning_at_end(
     return "", "over" if is_over else "possible"
 
 
-def _too_long(field: str, tokens: str, engine: Engine) -> ContextLengthExceeded:
+def _too_long(request: GenerationRequest, tokens: str, engine: Engine) -> RequestError:
+    field = prompt_field(request)
+    if request.counts_only:
+        return InvalidRequest(
+            f"{field} is {tokens} tokens long; at most {MAX_COUNTED_TOKENS} are counted. Divide "
+            "it, and count the parts.",
+            param=field,
+        )
     return ContextLengthExceeded.describe(
         engine.max_sequence_tokens,
         f"{field} is {tokens} tokens long; shorten it to at most {engine.max_input_tokens}",

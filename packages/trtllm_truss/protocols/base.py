@@ -391,7 +391,7 @@ class CountAdapter:
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
         (request,) = self.protocol.read({**self.filling, **body}, accept, call_id).requests
-        request = replace(request, max_tokens=0, guide=None, echo=False)
+        request = replace(request, max_tokens=0, guide=None, echo=False, counts_only=True)
         return Call([request], _PromptCount(self.kind), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:

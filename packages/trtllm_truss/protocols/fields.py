@@ -297,11 +297,14 @@ _UNION_TAGS = (("str",), ("dict[str,any]",))
 """pydantic's names of the members of `str | dict[str, Any]`, in the places of its findings."""
 
 
-def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequest:
+def invalid_request(
+    error: ValidationError, known: Iterable[str], refused: Iterable[str] = ()
+) -> InvalidRequest:
     """Build the error of a failed validation from its first finding.
 
     Args:
-        known: all field names, for suggestions.
+        known: names of fields, for suggestions.
+        refused: those of fields that are refused.
     """
     finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
     if finding["type"] in ("string_type", "dict_type") and finding["loc"][-1:] in _UNION_TAGS:
@@ -309,7 +312,7 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
     location = [p if isinstance(p, int) else p[:SHOWN_CHARACTERS] for p in finding["loc"]]
     path = dotted_path(location)
     if finding["type"] == "extra_forbidden":
-        return unknown_field(path, known)
+        return unknown_field(path, known, refused)
     if finding["type"] == "missing":
         return InvalidRequest(f"{path} is missing.", param=path)
     param = str(location[0]) if location else None
@@ -329,10 +332,10 @@ def check_length(name: str, items: Sized, maximum: int, *, param: str, unit: str
         )
 
 
-def unknown_field(name: str, known: Iterable[str]) -> InvalidRequest:
-    """Build the error that refuses a field by name."""
-    names = sorted(known)
-    close = did_you_mean(name, names)
+def unknown_field(name: str, known: Iterable[str], refused: Iterable[str] = ()) -> InvalidRequest:
+    """Build the error that refuses a field by name; see `invalid_request`."""
+    names = sorted({*known} - {*refused})
+    close = did_you_mean(name, names, refused)
     hint = f"did you mean {close}?" if close else f"the fields are {', '.join(names)}."
     return InvalidRequest(
         f"{shown_name(name)} is not a field of this request; {hint}", param=name[:SHOWN_CHARACTERS]

@@ -183,7 +183,7 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
     try:
         return Parameters.model_validate(with_defaults(values, defaults, Parameters, "lmi"))
     except ValidationError as error:
-        found = invalid_request(error, known)
+        found = invalid_request(error, known, UNSUPPORTED)
         raise InvalidRequest(f"parameters: {found.message}", param=found.param) from None
 
 

@@ -220,7 +220,7 @@ def _validated(values: Mapping[str, Any]) -> PredictBody:
     try:
         return PredictBody.model_validate(values)
     except ValidationError as error:
-        raise invalid_request(error, _KNOWN) from None
+        raise invalid_request(error, _KNOWN, REFUSED) from None
 
 
 def _prompt_problem(body: Mapping[str, Any], parsed: PredictBody) -> InvalidRequest:

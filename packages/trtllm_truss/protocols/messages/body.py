@@ -132,7 +132,7 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
     try:
         return MessagesFields.model_validate(values)
     except ValidationError as error:
-        raise invalid_request(error, _KNOWN) from None
+        raise invalid_request(error, _KNOWN, REFUSED) from None
 
 
 UNUSED_TOOL_KEYS = ("cache_control", "eager_input_streaming", "strict")

@@ -330,12 +330,22 @@ class TokenizeAdapter:
             raise InvalidRequest(
                 f"{_STRINGS} is {shown(with_texts)}; it must be true or false.", param=_STRINGS
             )
+        is_empty = fields.get("prompt") in ("", [])
+        if is_empty:
+            fields["prompt"] = "-"
         request, *others = adapter.parse(fields, {}).requests
+        if is_empty:
+            as_ids = {"prompt": None, "prompt_ids": ()}
+            request = replace(request, **({"prompt": ""} if body["prompt"] == "" else as_ids))
         if others:
             raise InvalidRequest(
                 f"prompt holds {1 + len(others)} prompts; send one.", param="prompt"
             )
-        request = replace(request, max_tokens=0, guide=None, echo=False, prompt_details=True)
+        if request.prompt_ids is not None:  # those of a prompt beyond the context were not checked
+            token_ids([*request.prompt_ids], "prompt", "prompt")
+        request = replace(
+            request, max_tokens=0, guide=None, echo=False, prompt_details=True, counts_only=True
+        )
         writer = _Tokens(self.context_tokens, with_texts=bool(with_texts))
         return Call([request], writer, JSON_MEDIA_TYPE)
 
@@ -349,11 +359,9 @@ class DetokenizeAdapter:
 
     Attributes:
         completion: reads them as a prompt.
-        context_tokens: as of `parse_completion`.
     """
 
     completion: OpenAIAdapter
-    context_tokens: int
     name: str = "detokenize"
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
@@ -367,12 +375,12 @@ class DetokenizeAdapter:
         known: Json = {"prompt": "-", "echo": True, "skip_special_tokens": False}
         if "model" in body:
             known["model"] = body["model"]
-        if not tokens:
-            raise InvalidRequest("tokens is empty; send at least one id.", param="tokens")
-        ids = token_ids(tokens, "tokens", "tokens", self.context_tokens)
+        ids = token_ids(tokens, "tokens", "tokens")
         (request,) = self.completion.parse(known, {}).requests
         names = {**request.names, "prompt_ids": "tokens"}
-        request = replace(request, prompt=None, prompt_ids=ids, max_tokens=0, names=names)
+        request = replace(
+            request, prompt=None, prompt_ids=ids, max_tokens=0, names=names, counts_only=True
+        )
         return Call([request], _Text(), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:

@@ -189,8 +189,7 @@ def read_body(
             with_defaults(sent, defaults, model, "openai", without=replaced)
         )
     except ValidationError as error:
-        known = {*model.model_fields, *refused, *unused}
-        raise invalid_request(error, known) from None
+        raise invalid_request(error, {*model.model_fields, *unused}, refused) from None
 
 
 FLAT_PATH = "text.format"
