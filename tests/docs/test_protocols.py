@@ -8,6 +8,7 @@ import pytest
 from tests.support.paths import ROOT
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
+from tools.docs.models import models_page
 from tools.docs.openai import openai_page
 from tools.docs.predict import predict_tables
 from tools.docs.tables import fill
@@ -25,6 +26,7 @@ DOCS = ROOT / "docs"
 
 def test_pages_are_up_to_date() -> None:
     assert (DOCS / "openai.md").read_text(encoding="utf-8") == openai_page()
+    assert (DOCS / "models.md").read_text(encoding="utf-8") == models_page()
     assert (DOCS / "anthropic.md").read_text(encoding="utf-8") == messages_page()
     assert (DOCS / "lmi.md").read_text(encoding="utf-8") == lmi_page()
     predict = (DOCS / "predict.md").read_text(encoding="utf-8")

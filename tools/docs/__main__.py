@@ -10,6 +10,7 @@ from tools.docs.importing import importing_tables
 from tools.docs.llm_api import llm_api_tables
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
+from tools.docs.models import models_page
 from tools.docs.openai import openai_page
 from tools.docs.predict import predict_tables
 from tools.docs.settings import settings_page, settings_schema
@@ -30,6 +31,7 @@ def main(folder: Path) -> None:
         "openai.md": openai_page(),
         "anthropic.md": messages_page(),
         "lmi.md": lmi_page(),
+        "models.md": models_page(),
         "predict.md": fill(predict, predict_tables()),
         "build.md": fill(build, build_tables()),
         "importing.md": fill(importing, importing_tables()),
