@@ -84,7 +84,8 @@ test: $(READY) ## run every check: format, lint, types, tests
 engines: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of the LLM API and of the serving path with every kind of engine, 10 rounds of each harm (ROUNDS=...)
 	$(PYTEST) $(ALL_ENGINES) tests/backends tests/engines/c* tests/end_to_end
 	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(PYTEST) $(ALL_ENGINES) \
-	  tests/engines/checkpoint/llm_api tests/end_to_end/test_supervision.py tests/triton/server/test_mpi.py
+	  tests/engines/checkpoint/llm_api tests/end_to_end/test_supervision.py \
+	  tests/end_to_end/test_adapters.py tests/triton/server/test_mpi.py
 
 $(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
 	@rm -rf $(OPEN_MPI_4)
