@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.text.tokenizer_zoo import CORPUS, tokenizer_of
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from trtllm_truss.artifacts.listing import select_tokenizer
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.text import tokenizer_conversion
 from trtllm_truss.text.tokenizer import load_tokenizer
 
 WEIGHTS = ["model.safetensors", "pytorch_model.bin", "modeling_phi3.py", "configuration_phi3.py"]
@@ -103,18 +103,37 @@ def test_an_unconvertible_tokenizer_is_named(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def python_without_transformers(folder: Path) -> Path:
+    """Write a Python in which `import transformers` fails."""
+    file = folder / "python3"
+    file.write_text(
+        f"#!/bin/sh\nshift\nprogram=$1\nshift\nexec {sys.executable} -c "
+        '"import sys; sys.modules[\'transformers\'] = None$program" "$@"\n'
+    )
+    file.chmod(0o755)
+    return file
+
+
+def test_no_python_has_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_gpt2(tmp_path)
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "transformers":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(tokenizer_conversion, "pythons_with", lambda name: [])
     with pytest.raises(ArtifactError, match="requires transformers, which is not installed"):
         load_tokenizer(tmp_path)
+
+
+def test_the_python_that_can_import_transformers_converts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In images up to 24.12 one of ours replaces a library that transformers needs."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    write_gpt2(folder)
+    broken, whole = python_without_transformers(tmp_path), Path(sys.executable)
+    monkeypatch.setattr(tokenizer_conversion, "pythons_with", lambda name: [broken, whole])
+    assert load_tokenizer(folder).encode("abc")
+    monkeypatch.setattr(tokenizer_conversion, "pythons_with", lambda name: [broken])
+    with pytest.raises(ArtifactError, match=f"that of {broken} cannot be imported \\(import of"):
+        load_tokenizer(folder)
 
 
 def test_templates_in_files_of_their_own(tmp_path: Path) -> None:

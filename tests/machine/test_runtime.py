@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.machine.images import lay_out
 
-from trtllm_truss.machine.runtime import TensorRtLlm, find_runtime, package_folders
+from trtllm_truss.machine.runtime import TensorRtLlm, find_runtime, package_folders, pythons_with
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.08-trtllm-python-py3"
 
@@ -21,6 +21,13 @@ def test_the_package_of_both_eras_is_found(tmp_path: Path, in_environment: bool)
     assert found.library is not None
     assert found.library.is_relative_to(found.found_by)
     assert "tensorrt_llm" not in sys.modules
+
+
+def test_the_pythons_with_a_package(tmp_path: Path) -> None:
+    """In the second era `/usr/bin/python3`, which serves, has nothing of TensorRT-LLM."""
+    tree = lay_out(tmp_path, "1.2.1", in_environment=True)
+    assert pythons_with("tensorrt_llm", tree.environ, tree.root) == [tree.python]
+    assert pythons_with("transformers", tree.environ, tree.root) == []
 
 
 def test_the_environment_is_found_without_path(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_tokenizer_that_is_a_program_runs_with_consent_only(
     (folder / "config.json").write_text('{"model_type": "llama"}')
     program = (
         "import sys, pathlib\n"
-        "from trtllm_truss.text.tokenizer_files import convert_tokenizer\n"
+        "from trtllm_truss.text.tokenizer_conversion import convert_tokenizer\n"
         f"convert_tokenizer(pathlib.Path(sys.argv[1]), trust_remote_code={is_trusted})\n"
     )
     command = [sys.executable, "-c", program, str(folder)]

@@ -124,6 +124,21 @@ def find_runtime(
     return TensorRtLlm(library=library)
 
 
+def pythons_with(
+    package: str, environ: Mapping[str, str] | None = None, root: Path = ROOT
+) -> list[Path]:
+    """List the Pythons that have a package: this process's first, then those of `find_runtime`."""
+    environ = os.environ if environ is None else environ
+    is_here = root == ROOT and sys.executable and importlib.util.find_spec(package)
+    own = [Path(sys.executable)] if is_here else []
+    others = (
+        python
+        for python, folders in _pythons(environ, root)
+        if any((folder / package / "__init__.py").is_file() for folder in folders)
+    )
+    return list(dict.fromkeys([*own, *others]))
+
+
 def _pythons(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, list[Path]]]:
     """Yield each Python with the folders of its packages, in the order of the search."""
     if on_path := shutil.which("python3", path=environ.get("PATH", "")):

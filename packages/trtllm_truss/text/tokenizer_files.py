@@ -7,9 +7,6 @@ else that of a model's `config.json`, else that of its `text_config`. The chat t
 `chat_template.jinja`, in `tokenizer_config.json`, or in `chat_template.json`, the file of
 processors; further ones are in `additional_chat_templates/`.
 
-`transformers`, which NVIDIA's image contains, builds a tokenizer that has no `tokenizer.json`. It
-is imported for such tokenizers only: the import alone takes seconds.
-
 Converters to GGUF store a byte-level BPE tokenizer as model `gpt2`: its tokens, their types and
 merges, and in `tokenizer.ggml.pre` the *name* of its pre-tokenizer, whose rules are built into the
 readers of the format (https://github.com/ggml-org/llama.cpp, `src/llama-vocab.cpp`). The names
@@ -42,6 +39,7 @@ from tokenizers import (
 from trtllm_truss.engines.diagnostics import INT32_MAX, JsonObject
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.text.tokenizer_conversion import convert_tokenizer
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
 
 
@@ -347,45 +345,6 @@ def _longest_replacement(charsmap: str) -> int:
     content = base64.b64decode(charsmap)
     texts = content[4 + int.from_bytes(content[:4], "little") :]
     return max(len(text.decode(errors="replace")) for text in texts.split(b"\0"))
-
-
-_USE_JSON = (
-    "name a tokenizer_repository with a tokenizer.json "
-    "(`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)"
-)
-
-
-def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
-    """Build a fast tokenizer from `tokenizer.model`, `vocab.json` and similar files.
-
-    Raises:
-        ArtifactError: `transformers` is not installed, or cannot build one.
-    """
-    # tiktoken caches files by name in /tmp, where any user may have put another file.
-    os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise ArtifactError(
-            f"{folder} has no tokenizer.json, and building one requires transformers, which is not "
-            f"installed here; {_USE_JSON}."
-        ) from error
-    try:
-        converted = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=trust_remote_code, local_files_only=True
-        )
-    except Exception as error:  # of any type
-        reason = str(error).strip().split("\n")[0]
-        raise ArtifactError(
-            f"transformers cannot build a fast tokenizer from {folder} ({reason}); {_USE_JSON}."
-        ) from error
-    backend = getattr(converted, "backend_tokenizer", None)
-    if backend is None:
-        kind = type(converted).__name__
-        raise ArtifactError(f"the tokenizer in {folder}, a {kind}, has no fast form; {_USE_JSON}.")
-    if not backend.get_vocab_size(with_added_tokens=False):
-        raise ArtifactError(f"the tokenizer in {folder} has no vocabulary; {_USE_JSON}.")
-    return Tokenizer.from_str(backend.to_str())
 
 
 _SAMPLING = [name for name in GenerationConfig.model_fields if name not in EndIds.model_fields]

@@ -1,0 +1,122 @@
+"""Conversion of a tokenizer that has no `tokenizer.json`.
+
+`transformers` converts it, in a process of its own: the import takes seconds, a tokenizer may be a
+program, and the Python that has the library may be another one. NVIDIA's images from 26.03 on have
+it in TensorRT-LLM's virtual environment only, those up to 25.10 in the system's Python.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tokenizers import Tokenizer
+
+from trtllm_truss.errors import ArtifactError
+from trtllm_truss.machine.runtime import pythons_with
+from trtllm_truss.processes.child import child_environment
+
+_LIBRARY = "transformers"
+_LIMIT_S = 600.0
+_MAX_REASON = 500
+_REMEDY = (
+    "name a tokenizer_repository with a tokenizer.json "
+    "(`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)"
+)
+_NO_LIBRARY, _NO_TOKENIZER, _NO_FAST_FORM, _NO_VOCABULARY = 10, 11, 12, 13
+_PROGRAM = f"""
+import sys
+
+def end(status, text):
+    open(out, "w", encoding="utf-8").write(text)
+    sys.exit(status)
+
+def reason(error):
+    return str(error).strip().split("\\n")[0]
+
+folder, out, trusted = sys.argv[1:]
+try:
+    from transformers import AutoTokenizer
+except Exception as error:
+    end({_NO_LIBRARY}, reason(error))
+try:
+    converted = AutoTokenizer.from_pretrained(
+        folder, trust_remote_code=trusted == "yes", local_files_only=True
+    )
+except Exception as error:
+    end({_NO_TOKENIZER}, reason(error))
+backend = getattr(converted, "backend_tokenizer", None)
+if backend is None:
+    end({_NO_FAST_FORM}, type(converted).__name__)
+if not backend.get_vocab_size(with_added_tokens=False):
+    end({_NO_VOCABULARY}, "")
+end(0, backend.to_str())
+"""
+
+
+def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
+    """Build a fast tokenizer from `tokenizer.model`, `vocab.json` and similar files.
+
+    Raises:
+        ArtifactError: no Python here has `transformers`, or it cannot build one.
+    """
+    broken = []
+    for python in pythons_with(_LIBRARY):
+        status, text = _convert(python, folder, trust_remote_code=trust_remote_code)
+        if status == 0:
+            return Tokenizer.from_str(text)
+        if status != _NO_LIBRARY:
+            raise ArtifactError(f"{_described(status, folder, text)}; {_REMEDY}.")
+        broken.append(f"that of {python} cannot be imported ({text})")
+    found = "; ".join(broken) or "which is not installed here"
+    raise ArtifactError(
+        f"{folder} has no tokenizer.json, and building one requires transformers, {found}; "
+        f"{_REMEDY}."
+    )
+
+
+def _described(status: int, folder: Path, text: str) -> str:
+    if status == _NO_FAST_FORM:
+        return f"the tokenizer in {folder}, a {text}, has no fast form"
+    if status == _NO_VOCABULARY:
+        return f"the tokenizer in {folder} has no vocabulary"
+    return f"transformers cannot build a fast tokenizer from {folder} ({text})"
+
+
+def _convert(python: Path, folder: Path, *, trust_remote_code: bool) -> tuple[int, str]:
+    """Return the program's exit status and its text: the tokenizer, or what is wrong."""
+    with TemporaryDirectory(prefix="tokenizer-") as place:
+        out = Path(place, "out")
+        trusted = "yes" if trust_remote_code else "no"
+        try:
+            ended = subprocess.run(
+                [python, "-c", _PROGRAM, folder.absolute(), out, trusted],
+                env=dict(_environment(python)),
+                cwd=place,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return _NO_TOKENIZER, f"it took more than {_LIMIT_S:.0f} s"
+        except OSError as error:
+            return _NO_LIBRARY, str(error)
+        if not out.exists():
+            said = ended.stderr.decode(errors="replace").strip().split("\n")[-1]
+            return _NO_TOKENIZER, said[:_MAX_REASON] or f"exit status {ended.returncode}"
+        text = out.read_text(encoding="utf-8")
+        return ended.returncode, text if ended.returncode == 0 else text[:_MAX_REASON]
+
+
+def _environment(python: Path) -> Iterator[tuple[str, str]]:
+    """Yield the variables of the child; `PYTHONPATH` is for this process's Python."""
+    variables: Mapping[str, str] = child_environment(os.environ)
+    for name, value in variables.items():
+        if python == Path(sys.executable) or name != "PYTHONPATH":
+            yield name, value
+    # tiktoken caches files by name in /tmp, where any user may have put another file.
+    yield "TIKTOKEN_CACHE_DIR", os.environ.get("TIKTOKEN_CACHE_DIR", "")
