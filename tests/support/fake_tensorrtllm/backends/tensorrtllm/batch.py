@@ -328,7 +328,6 @@ class Batch:
         self._cache = BlockCache()
         self._iterations = 0
         self._runs = behaviour.get("runs", limits.max_batch_size)
-        self._added_s = 0.0
         self._look_at = 0.0
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -396,7 +395,6 @@ class Batch:
         if file := self._behaviour.get("prefilled"):
             with open(file, "ab") as prompts:  # noqa: PTH123 - pathlib cannot append bytes
                 prompts.write(b".")
-        self._added_s += self._behaviour.get("prefill_us", 0) * len(generation.prompt) / 1e6
         reused, generation.reused_blocks = self._cache.reused(generation.prompt)
         if self._limits.reuses_cache:
             generation.first_logits = reused
@@ -451,8 +449,7 @@ class Batch:
         self._misbehave()
         if self._steps is not None:
             self._steps.lead()
-        time.sleep(self._behaviour.get("step_ms", 0) / 1000 + self._added_s)
-        self._added_s = 0.0
+        time.sleep(self._behaviour.get("step_ms", 0) / 1000)
         if self._iterations > self._behaviour.get("broken_after", float("inf")):
             self._fail_all()
             return

@@ -5,7 +5,6 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
 `rankN.engine` is a text file: `FAKE`, then `key=value` lines. Keys of the engine:
 
     step_ms       time of one iteration of the whole batch
-    prefill_us    what each token of a new prompt adds to an iteration
     prefilled     file that gets a byte for each prompt that is processed
     runs          requests at once; default: the engine's max_batch_size
     load_s        time to load
@@ -63,7 +62,7 @@ import triton_python_backend_utils as pb_utils
 from batch import Batch, Limits
 
 _KEYS = {
-    **dict.fromkeys(("step_ms", "prefill_us", "load_s", "delay_ms", "first_delay_ms"), float),
+    **dict.fromkeys(("step_ms", "load_s", "delay_ms", "first_delay_ms"), float),
     **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after", "broken_after"), int),
     **dict.fromkeys(("log_requests", "error_at", "mpi", "runs"), int),
     **dict.fromkeys(("ignore_cancel", "ignore_stop", "only_stop", "ignore_stop_words"), int),

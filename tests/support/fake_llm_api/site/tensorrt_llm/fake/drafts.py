@@ -12,7 +12,6 @@ seeds before 17599. A request for log probabilities fails the step of all reques
 1.3.0 itself only.
 """
 
-from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 
 _WITHOUT_MODEL = ("NGram", "AUTO", "DraftTarget")
@@ -51,8 +50,3 @@ def make_drafts(given):
         raise ValueError(f"Invalid decoding type: {kind}")
     CLASSES["drafts"][kind](**given)
     return Drafts(kind, given)
-
-
-def needs_from_dict():
-    """Return True if `speculative_config` takes no mapping with `decoding_type`."""
-    return not IS_1_3 and "drafts-by-kind" not in OTHERWISE

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from tensorrt_llm.fake.argument_classes import classes
 from tensorrt_llm.fake.drafts import read_drafts
-from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import ENGINE_ONLY, RELEASE, VERSION
 
 CLASSES = classes(RELEASE)
@@ -32,7 +31,7 @@ _FIELDS = CLASSES["TorchLlmArgs"].model_fields
 
 
 class TorchLlmArgs:
-    """The arguments of `LLM` by name, checked; nested ones become objects."""
+    """The arguments of `LLM` by name, checked."""
 
     model_fields: ClassVar = {
         name: SimpleNamespace(default=_DEFAULTS.get(name), alias=None) for name in sorted(_FIELDS)
@@ -40,9 +39,6 @@ class TorchLlmArgs:
 
     def __init__(self, **given):
         vars(self).update(check_arguments(given))
-        cache = given.get("kv_cache_config")
-        if "nested-mappings" not in OTHERWISE and isinstance(cache, dict):
-            self.kv_cache_config = SimpleNamespace(**cache)
 
 
 def check_arguments(given):
@@ -50,11 +46,10 @@ def check_arguments(given):
     if wrong := sorted(given.keys() & ENGINE_ONLY):
         raise ValueError(f"{wrong} are only supported by the TensorRT backend.")
     unknown = sorted(given.keys() - _FIELDS.keys())
-    if unknown and "unknown-arguments" not in OTHERWISE:
+    if unknown:
         raise ValueError(f"TorchLlmArgs (TensorRT-LLM {VERSION}) got unexpected {unknown}")
     drafts = {"speculative_config": read_drafts(given.get("speculative_config"))}
-    known = {name: value for name, value in given.items() if name in _FIELDS}
-    CLASSES["TorchLlmArgs"](**{**known, "speculative_config": None})
+    CLASSES["TorchLlmArgs"](**{**given, "speculative_config": None})
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
         raise RuntimeError("MPI_ERR_SPAWN: could not spawn processes inside an MPI job")
     given = {k: v for k, v in given.items() if v is not None or k not in _FROM_NONE}

@@ -4,7 +4,6 @@ import dataclasses
 import os
 from typing import Any
 
-from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import IS_1_3, SAMPLING_FIELDS
 
 _DEFAULTS = {
@@ -70,14 +69,9 @@ def _setup(params, eos_id):
         raise RuntimeError("Please call `setup` before stop or bad words are used.")
 
 
-_MORE = ("stop_token_sequences",) if "no-field-for-long-stop-words" in OTHERWISE else ()
-
 SamplingParams = dataclasses.make_dataclass(
     "SamplingParams",
-    [
-        (name, Any, dataclasses.field(default=_DEFAULTS.get(name)))
-        for name in (*SAMPLING_FIELDS, *_MORE)
-    ],
+    [(name, Any, dataclasses.field(default=_DEFAULTS.get(name))) for name in SAMPLING_FIELDS],
     namespace={
         "__post_init__": _validate,
         "is_greedy": property(_is_greedy),

@@ -6,9 +6,7 @@ generation loop is stepped here without its thread. Generation is greedy.
 """
 
 import json
-import os
 import queue
-import time
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +20,6 @@ from trtllm_truss.engines.gguf import read_metadata
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _CPU_TOKENS = 8192
-
-_STATISTICS = "TLLM_FAKE_STATISTICS"
-"""Names a file for the number of steps and the blocks of the KV cache; written by each step."""
 
 
 def _load_model(folder, config):
@@ -154,14 +149,7 @@ class TransformersCompute:
             self._processor = self._manager._create_batch_processor()
         self.vocab_size = config.vocab_size
         self._sent = {}
-        self._steps = 0
-        self._statistics = os.environ.get(_STATISTICS)
         self.rest()
-
-    @property
-    def kv_cache_tokens(self):
-        cache = self._processor.cache
-        return cache.num_blocks * cache.block_size
 
     def add(self, key, prompt, params, max_tokens, seed, adapter=None):
         self._sent[key] = 0
@@ -180,18 +168,15 @@ class TransformersCompute:
 
     @torch.no_grad()
     def step(self):
-        self._steps += 1
         if self._processor.prepare_next_batch():
             self._adapters.choose(self._processor.inputs_and_outputs.requests_in_batch)
             self._processor._generation_step(self._model)
             self._processor.update_batch()
-        self._write_statistics()
         return [*self._news()]
 
     @torch.no_grad()
     def rest(self):
         self._processor.prepare_next_batch()  # frees what cancelled sequences held
-        self._write_statistics()
 
     def _news(self):
         results = self._manager.output_router.output_queue
@@ -209,17 +194,3 @@ class TransformersCompute:
                     del self._sent[key]
                     self._adapters.remove(result.request_id)
                 yield Progress(key, tokens, [0.0] * len(tokens), done)
-
-    def _write_statistics(self):
-        if self._statistics:
-            file = Path(self._statistics)
-            free = self._processor.cache.get_num_free_blocks()
-            figures = {
-                "at": time.monotonic(),
-                "steps": self._steps,
-                "free_blocks": free,
-                "blocks": self._processor.cache.num_blocks,
-                "kv_cache_tokens": self.kv_cache_tokens,
-            }
-            file.with_suffix(".new").write_text(json.dumps(figures))
-            file.with_suffix(".new").replace(file)

@@ -9,7 +9,6 @@
     load_after      file that must exist before the load ends
     load_exit       end with this status while loading
     load_oom        1: run out of memory while loading
-    load_hang       1: never become ready
     crash_after     end by SIGKILL after so many steps with requests
     hang_after      stop answering after so many steps with requests
     oom_after       run out of memory in a step: all its requests fail
@@ -119,8 +118,6 @@ def _load(behaviour):
         os._exit(behaviour["load_exit"])
     if behaviour.get("load_oom"):
         raise RuntimeError(_OOM)
-    if behaviour.get("load_hang"):
-        time.sleep(3600)
 
 
 class Worker:

@@ -1,1 +1,0 @@
-"""The PyTorch backend, of which only the registered classes exist here."""

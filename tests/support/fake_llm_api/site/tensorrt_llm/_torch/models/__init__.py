@@ -1,1 +1,0 @@
-"""Models; importing them registers their classes."""
