@@ -6,6 +6,7 @@ The tests check each answer; `python -m benchmarks hostile` measures what other 
 from __future__ import annotations
 
 from benchmarks.hostile.basic_bodies import BASIC
+from benchmarks.hostile.product_bodies import PRODUCTS
 from benchmarks.hostile.tool_bodies import TOOLS
 
-CORPUS = [*BASIC, *TOOLS]
+CORPUS = [*BASIC, *TOOLS, *PRODUCTS]

@@ -14,9 +14,11 @@ Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format"
 from __future__ import annotations
 
 import http.client
+import io
 import logging
 import math
 import re
+import socket
 import threading
 import time
 from bisect import bisect_left
@@ -280,7 +282,11 @@ class _Only(Collector):
 logger = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
-_TIMEOUT_S = 0.5
+_PART_LIMIT_S = 0.5
+_ANSWER_LIMIT_S = 2.0
+_MOST_BYTES = 1 << 20
+"""Triton's page has 5 kB, and 2 kB more per GPU."""
+
 _FIRST_S = 0.2
 _MISNAMED_COUNTER = re.compile(r"^(# TYPE \S+(?<!_total)) counter$", re.MULTILINE)
 
@@ -317,7 +323,7 @@ class TritonMetrics(Collector):
         return ()
 
     def refresh(self) -> None:
-        """Fetch the values now; blocks for up to half a second per part of a slow response."""
+        """Fetch the values now; blocks for up to two seconds."""
         port = self._port()
         self._families = () if port is None else fetch_metrics(port)
 
@@ -335,17 +341,47 @@ class TritonMetrics(Collector):
 
 def fetch_metrics(port: int) -> tuple[Metric, ...]:
     """Return the metric families on a server's metrics port; none after any error."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", "/metrics")
-        response = connection.getresponse()
+        response = http.client.HTTPResponse(_Received(_answer(port)))  # type: ignore[arg-type]
+        response.begin()
         body = response.read()
         return parse_metrics(body.decode()) if response.status == http.client.OK else ()
     except (OSError, http.client.HTTPException, ValueError) as error:
         logger.debug("cannot read Triton's metrics: %s", error)
         return ()
-    finally:
-        connection.close()
+
+
+class _Received:
+    """Stands for a socket that has sent all it had, as far as `http.client` reads it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._content)
+
+
+def _answer(port: int) -> bytes:
+    """Return all that a server sends until it closes the connection.
+
+    `http.client` limits neither the length of an answer nor its time as a whole.
+
+    Raises:
+        OSError: it sends nothing for too long, or is too slow.
+        ValueError: it sends too much.
+    """
+    until_s = time.monotonic() + _ANSWER_LIMIT_S
+    received = bytearray()
+    with socket.create_connection((LOOPBACK, port), _PART_LIMIT_S) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        while part := connection.recv(_MOST_BYTES):
+            received += part
+            if len(received) > _MOST_BYTES:
+                raise ValueError(f"the answer has more than {_MOST_BYTES} bytes")
+            if (left_s := until_s - time.monotonic()) <= 0:
+                raise TimeoutError(f"the answer takes more than {_ANSWER_LIMIT_S:g} s")
+            connection.settimeout(min(_PART_LIMIT_S, left_s))
+    return bytes(received)
 
 
 def parse_metrics(text: str) -> tuple[Metric, ...]:

@@ -22,6 +22,7 @@ from benchmarks.hostile.body import LIMIT_BYTES, HostileBody
 from benchmarks.hostile.corpus import CORPUS
 from benchmarks.hostile.generated_bodies import generated
 from benchmarks.hostile.tool_model import write_tool_model
+from benchmarks.servers.configuration import in_own_server
 from tests.support.fake_tensorrtllm import FAKE_ENGINE
 from tests.support.truss_process import Served
 from tests.support.waiting import settles
@@ -34,10 +35,20 @@ _MEMORY_MARGIN_BYTES = 100 << 20
 _PAGE_BYTES = 4096
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have tools behind our own server too with `--servers all`, as `server` is."""
+    if "tool_server" in metafunc.fixturenames:
+        own = ("own",) if metafunc.config.getoption("--servers") == "all" else ()
+        metafunc.parametrize("tool_server", ("truss", *own), indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def tool_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     """A server whose template has tools, and whose tokenizer has 1,000 special tokens."""
-    served = Served(write_tool_model(tmp_path_factory.mktemp("tools")), FAKE_ENGINE)
+    config = write_tool_model(tmp_path_factory.mktemp("tools"))
+    served = Served(in_own_server(config) if request.param == "own" else config, FAKE_ENGINE)
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log

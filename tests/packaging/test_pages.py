@@ -83,6 +83,13 @@ def test_links_and_anchors_resolve(file: Path) -> None:
             assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
+@each_page
+def test_named_tests_exist(file: Path) -> None:
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page(str(file.relative_to(ROOT)))):
+        tree = ast.parse(page(path))
+        assert name in {getattr(node, "name", None) for node in tree.body}, f"{path}::{name}"
+
+
 @cache
 def options_of(command: str) -> set[str]:
     """Return the options in the help of a command."""

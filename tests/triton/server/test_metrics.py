@@ -162,6 +162,40 @@ def test_an_invalid_response_has_no_metrics(answer: bytes | None) -> None:
         assert fetch_metrics(port) == ()
 
 
+@pytest.mark.parametrize(
+    "head", [OK, b"HTTP/1.1 200 ", OK[:-2] + b"X: "], ids=["body", "status", "head"]
+)
+@pytest.mark.parametrize(
+    ("piece", "pause_s"), [(b"a" * 65_536, 0), (b"a", 0.05)], ids=["huge", "slow"]
+)
+def test_an_answer_without_an_end_is_left(head: bytes, piece: bytes, pause_s: float) -> None:
+    """The engine's server may be broken, and its reader is a thread that must end."""
+    has_left = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            try:
+                self.request.sendall(head)
+                while not has_left.wait(pause_s):
+                    self.request.sendall(piece)
+            except OSError:
+                has_left.set()
+
+    with serving(server := socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)):
+        try:
+            assert fetch_metrics(server.server_address[1]) == ()
+            assert has_left.wait(PATIENCE_S)
+        finally:
+            has_left.set()
+
+
+def test_the_largest_answer_has_a_limit() -> None:
+    for samples, count in ((20_000, 1), (100_000, 0)):
+        with stranger(OK + b"# TYPE a gauge\n" + b'a{b="c"} 1\n' * samples) as port:
+            assert len(fetch_metrics(port)) == count
+
+
 def test_a_proper_answer_of_that_server_is_read() -> None:
     with stranger(OK + b"# TYPE a gauge\na 1\n") as port:
         assert [family.name for family in fetch_metrics(port)] == ["a"]
