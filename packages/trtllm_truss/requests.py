@@ -33,7 +33,7 @@ class Guide(NamedTuple):
     is_strict: bool = False
 
     def digest(self) -> bytes:
-        parts = (self.language, self.text, str(self.fixes_blanks))
+        parts = (self.language, self.text, str(self.fixes_blanks), str(self.is_strict))
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.sha256(text).digest()
 

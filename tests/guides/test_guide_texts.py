@@ -43,16 +43,12 @@ MISREAD: list[tuple[Language, str]] = [
     ("regex", "x[aßb]"),
     ("regex", r"[\]é0]"),
     ("regex", "[é0"),
-    ("json_schema", '{"enum": [{"a": "Gr\\u00f6\\u00dfe"}]}'),
-    ("json_schema", '{"anyOf": [{"const": "éa"}]}'),
-    ("json_schema", '{"properties": {"Größe": {"type": "integer"}}}'),
-    ("json_schema", '{"properties": {"enum": {"const": "é0"}}}'),
     ("regex", "[\x7fa]"),
     ("ebnf_grammar", 'root ::= "\x01a"'),
 ]
 READ_RIGHT: list[tuple[Language, str]] = [
     ("ebnf_grammar", 'root ::= "Grö" "ß" "e"'),
-    ("json_schema", '{"description": "Größe", "properties": {"Grösse": {"pattern": "ße"}}}'),
+    ("json_schema", '{"properties": {"Größe": {"const": "éa"}}}'),  # its grammar divides them
 ]
 
 
@@ -90,10 +86,6 @@ def test_a_regular_expression_outside_of_brackets() -> None:
         ("ebnf_grammar", r'root ::= [^"\x00-\x1f] | "\x0a"', False),
         ("ebnf_grammar", r'root ::= "\U00000000"', True),
         ("json_schema", r'{"const": "a\u0000b"}', False),
-        ("json_schema", r'{"items": [{"pattern": "a\u0000"}]}', True),
-        ("json_schema", r'{"pattern": "a\\x00"}', True),
-        ("json_schema", r'{"properties": {"pattern": {"properties": {"\u0000": {}}}}}', True),
-        ("json_schema", r'{"properties": {"pattern": {"type": "string"}}}', False),
     ],
 )
 def test_a_nul_is_found_where_it_is_misread(language: Language, text: str, found: bool) -> None:

@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.guides import compiler_worker
 from trtllm_truss.guides.guide import CheckFailed, GuideFault
-from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
+from trtllm_truss.guides.json_schema import convert_schema
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide, Language
 from trtllm_truss.serving.preparation import write_tokenizer_info
@@ -94,34 +94,39 @@ def test_a_reference_to_another_document_is_refused(guides: GuideValidator) -> N
     )
 
 
-@pytest.mark.parametrize("text", [json.dumps(SCHEMA), '{"const": "\\u00f6zür 🤖"}'])
-def test_a_schema_with_fixed_blanks_becomes_a_grammar(guides: GuideValidator, text: str) -> None:
+@pytest.mark.parametrize("fixes_blanks", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(SCHEMA),
+        '{"const": "\\u00f6zür 🤖"}',
+        '{"type": "number", "maximum": 13.5}',
+        '{"type": "string", "pattern": "^(yes|no)$", "maxLength": 3}',
+    ],
+)
+def test_a_schema_becomes_a_grammar(guides: GuideValidator, text: str, fixes_blanks: bool) -> None:
     """Ask twice: the second answer is remembered."""
-    asked = Guide("json_schema", text, fixes_blanks=True)
+    asked = Guide("json_schema", text, fixes_blanks=fixes_blanks)
     first, again = (guides.check(asked).result(PATIENCE_S).guide for _ in range(2))
     assert first == again
-    assert first.language == "ebnf_grammar"
-    assert {"özür 🤖" in first.text, "field_19" in first.text} == {True, False}
+    assert first == Guide("ebnf_grammar", convert_schema(text, any_blanks=not fixes_blanks).grammar)
     assert guides.check(first).result(PATIENCE_S).guide == first
-    assert guides.check(Guide("json_schema", text)).result(PATIENCE_S).guide.text == text
 
 
-@pytest.mark.parametrize("fixes_blanks", [True, False])
-def test_a_bounded_number_becomes_a_grammar(guides: GuideValidator, fixes_blanks: bool) -> None:
-    asked = Guide("json_schema", '{"type": "number", "maximum": 13.5}', fixes_blanks=fixes_blanks)
-    given = guides.check(asked).result(PATIENCE_S).guide
-    assert given.language == "ebnf_grammar"
-    assert put_bounds('root ::= "6000000000000000000"', mark_bounds(asked.text)[1]) in given.text
-
-
-@pytest.mark.parametrize("fixes_blanks", [True, False])
-def test_a_bounded_string_becomes_a_grammar(guides: GuideValidator, fixes_blanks: bool) -> None:
-    """XGrammar allows control characters in a string with a length."""
-    asked = Guide("json_schema", '{"type": "string", "maxLength": 3}', fixes_blanks=fixes_blanks)
-    given = guides.check(asked).result(PATIENCE_S).guide
-    assert given.language == "ebnf_grammar"
-    assert r"[^\0-\x1f" in given.text
-    assert guides.check(given).result(PATIENCE_S).guide == given
+def test_a_strict_schema_is_kept_or_refused(
+    guides: GuideValidator, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = '{"type": "string", "pattern": "(?=s3cr3t)"}'
+    assert str(guides.check(Guide("json_schema", text, is_strict=True)).exception(PATIENCE_S)) == (
+        "it is strict, but pattern '(?=s3cr3t)' (it has (?=) has no effect; leave it out, or send "
+        "strict: false."
+    )
+    with caplog.at_level("INFO"):
+        guides.check(Guide("json_schema", text)).result(PATIENCE_S)
+    assert "A schema has pattern, of which its answer keeps nothing or a part" in caplog.text
+    assert "s3cr3t" not in caplog.text
+    kept = Guide("json_schema", '{"type": "string", "pattern": "a"}', is_strict=True)
+    assert guides.check(kept).result(PATIENCE_S).guide.language == "ebnf_grammar"
 
 
 def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
@@ -146,7 +151,7 @@ def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
         ("ebnf_grammar", 'root ::= "a" x\nx ::= x', "no text fits it: root never ends"),
         ("ebnf_grammar", "root ::= []", ""),
         ("json_schema", '{"$ref": "#"}', "no text fits it: # never ends"),
-        ("json_schema", '{"type": "number", "minimum": -1e400}', "it has a number that XGrammar"),
+        ("json_schema", '{"type": "number", "minimum": -1e400}', "it has a number that cannot be"),
         ("json_schema", '{"type": "integer", "minimum": 3, "maximum": 2}', "no integer of at most"),
         ("ebnf_grammar", 'root ::= [^"] | root root | root root root', ""),
     ],

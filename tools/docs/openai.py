@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
+from trtllm_truss.guides.patterns import FORMATS
 from trtllm_truss.inference.tokenization import MAX_COUNTED_TOKENS
 from trtllm_truss.protocols.conversation import chat, items
 from trtllm_truss.protocols.fields import Unsupported
@@ -152,15 +153,28 @@ and the first such request is logged; forced calls work.
 - JSON that follows a schema has one blank after each comma and each colon, as most JSON on one line
   that models were trained on, and no other between its parts: small models filled answers with
   blanks. `disable_any_whitespace: false` allows any, in every API, and in `structured_outputs` as
-  at vLLM. The engines compile schemas with any blanks (TensorRT-LLM's `guidedDecoder.cpp` and
-  `grammar_matcher.py`, OpenVINO GenAI), so they get the grammar that XGrammar's Python package
-  makes of the schema. Where it is not installed, a line of the log says that blanks are not fixed.
-- Bounds of numbers hold exactly, by rules of ours in that grammar: a bounded number has at most 20
-  digits before the point and no exponent.
-- XGrammar reads some keywords without effect: `not`, `if`, `multipleOf`, `uniqueItems`, `contains`,
-  `dependentRequired`, `allOf` of several schemas, `properties` beside `anyOf`, `$ref` or
-  `patternProperties`, and names in `required` that are no properties. With `strict: true` such a
-  schema is refused by name, as at OpenAI; else its other parts hold.
+  at vLLM. XGrammar in the engine gets a grammar that this server writes of the schema; LLGuidance
+  reads schemas itself.
+- Kept of a schema: `type`, `enum`, `const`, `$ref` with `#` and `#/…`, `anyOf`, `oneOf`, `allOf`,
+  `properties`, `required`, `additionalProperties`, `patternProperties`, `propertyNames` (`pattern`,
+  `enum`, `format`, lengths), `minProperties`, `maxProperties`, `items`, `prefixItems`, `minItems`,
+  `maxItems`, `pattern`, `minLength`, `maxLength`, `minimum`, `maximum`, `exclusiveMinimum`,
+  `exclusiveMaximum`, and `format`: {formats}.
+- Not kept: `not`, `if`, `multipleOf`, `uniqueItems`, `contains`, `dependentRequired`,
+  `dependentSchemas`; `oneOf` whose choices may overlap; `allOf`, or keywords beside `$ref`, `anyOf`
+  and `oneOf`, where they cannot be joined (two of them with `anyOf`; `additionalProperties: false`
+  in one and `properties` in another); `minProperties` above the named members and one more; in a
+  `pattern`, looking ahead or behind, references to groups, `\\b`, `\\p{{…}}` and flags; patterns
+  and lengths that need more than 400 states together. With `strict: true` such a schema is refused
+  by name, as at OpenAI; else its other parts hold, and a line of the log names the keyword.
+- Narrower than the schema, so that an answer is valid but not every valid one can come: members
+  stand in the order of `properties`, further ones behind; an object with `properties` but without
+  `additionalProperties` has no others; a key that two of `patternProperties` match, and one that
+  begins like long names of `properties`, does not come; all of `prefixItems` come; a schema without
+  `type` takes only the type of its keywords; numbers with bounds have at most 20 digits before the
+  point and no exponent, integers no point; strings with a `pattern` or a length have only the
+  escapes that JSON needs, and with a length above 128 none (no quote, no line break); classes of a
+  `pattern` have what ECMA 262 and Python agree on, such as `\\d` for 0 to 9.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - Keys that clients echo or note in messages are ignored: {echoed}; `reasoning`, `thinking`,
@@ -281,7 +295,10 @@ def openai_page() -> str:
         _served(body.ChatFields, own_chat | shared),
         _unused(body.CHAT_UNUSED),
         _refused(body.CHAT_REFUSED),
-        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(chat.ECHOED))),
+        _TOOLS.format(
+            echoed=", ".join(f"`{key}`" for key in sorted(chat.ECHOED)),
+            formats=", ".join(f"`{name}`" for name in FORMATS),
+        ),
         "## `/v1/completions`\n",
         _served(body.CompletionFields, own_completion | shared),
         _unused(body.COMPLETION_UNUSED),

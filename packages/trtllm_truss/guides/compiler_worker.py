@@ -4,11 +4,12 @@ XGrammar in the engine has no limits: a deeply nested guide overflows the stack,
 compile for hours, and an ambiguous one makes each token slower than the last. This program
 compiles the guide with the same library and vocabulary and draws tokens by it.
 
-Protocol, one JSON array a line: `[number, limit_s, language, text, fixes_blanks]` in, `[number,
-verdict, reason, kept_bytes]` out, after a first line "ready". Lines with the verdict `part` precede
-the verdict on a schema with fixed blanks or bounded numbers: their texts, joined, are the grammar
-to send instead. The program loads the vocabulary once and forks for each guide, so no guide ends
-it. The end of its input kills it and its children. All run at low priority.
+Protocol, one JSON array a line: `[number, limit_s, language, text, fixes_blanks, is_strict]` in,
+`[number, verdict, reason, kept_bytes]` out, after a first line "ready". The reason of a good schema
+is a keyword without effect, or null. Lines with the verdict `part` precede the verdict on a schema:
+their texts, joined, are the grammar to send instead. The program loads the vocabulary once and
+forks for each guide, so no guide ends it. The end of its input kills it and its children. All run
+at low priority.
 
 `python -m trtllm_truss.guides.compiler_worker INFO` is that of TensorRT-LLM. INFO is the file of
 `xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package, so its image holds
@@ -41,12 +42,8 @@ from trtllm_truss.guides.guide import (
     find_misread_pair,
     find_nul,
 )
-from trtllm_truss.guides.json_schema import (
-    find_foreign_reference,
-    forbid_control_characters,
-    mark_bounds,
-    put_bounds,
-)
+from trtllm_truss.guides.json_schema import convert_schema
+from trtllm_truss.guides.schema_parts import find_foreign_reference
 from trtllm_truss.requests import Guide
 
 # mallinfo(3)
@@ -141,12 +138,6 @@ class Follow(Protocol):
         """
 
 
-class ToGrammar(Protocol):
-    """Converts a JSON schema to EBNF."""
-
-    def __call__(self, schema: str, any_blanks: bool) -> str: ...
-
-
 class Trial(NamedTuple):
     """The result of a check.
 
@@ -154,18 +145,19 @@ class Trial(NamedTuple):
         fault: as in `GuideFault`; None for a good guide.
         kept_bytes: memory of the compiled guide.
         grammar: the text that was compiled in its place, if any.
+        unkept: a keyword of the schema that has no effect, if any.
     """
 
     fault: str | None
     kept_bytes: int = 0
     grammar: str | None = None
+    unkept: str | None = None
 
 
 def serve(
     load: Callable[[], Follow],
     *,
     brackets_only: bool,
-    to_grammar: ToGrammar | None = None,
 ) -> NoReturn:
     """Compile the guides on standard input; never returns.
 
@@ -173,7 +165,6 @@ def serve(
         load: loads the vocabulary. Its threads do not exist in the forked processes; they must
             become idle, without a lock.
         brackets_only: see `find_misread_pair`.
-        to_grammar: None compiles JSON schemas as the engine would.
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
@@ -187,7 +178,7 @@ def serve(
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
 
     def trial(guide: Guide, compiler_works: Callable[[], None]) -> Trial:
-        return _attempt(guide, compiler_works, follow, brackets_only, to_grammar)
+        return _attempt(guide, compiler_works, follow, brackets_only)
 
     for line in sys.stdin:
         if os.fork() == 0:
@@ -246,7 +237,7 @@ def _watch(
                 part = grammar[start : start + _PART_CHARACTERS]
                 _answer(answers, number, GuideVerdict.PART, part)
             verdict = GuideVerdict.FAULTY if trial.fault else GuideVerdict.GOOD
-            _answer(answers, number, verdict, trial.fault, trial.kept_bytes)
+            _answer(answers, number, verdict, trial.fault or trial.unkept, trial.kept_bytes)
             os._exit(0)
         _end_if_stuck(child)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -300,14 +291,12 @@ def _attempt(
     compiler_works: Callable[[], None],
     follow: Follow,
     brackets_only: bool,
-    to_grammar: ToGrammar | None,
 ) -> Trial:
     """Try a guide.
 
     Args:
         compiler_works: called once another guide is compiled: from then on, an error is this one's.
         brackets_only: see `find_misread_pair`.
-        to_grammar: see `serve`.
     """
     try:
         if fault := _fault_of_text(guide, brackets_only):
@@ -317,15 +306,10 @@ def _attempt(
     _limit_memory()
     follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
     compiler_works()
-    grammar = None
     try:
-        if guide.language == "json_schema" and to_grammar is not None:
-            schema, rules = mark_bounds(guide.text)
-            converted = to_grammar(schema, not guide.fixes_blanks)
-            narrowed = put_bounds(forbid_control_characters(converted), rules)
-            if guide.fixes_blanks or narrowed != converted:
-                guide, grammar = Guide("ebnf_grammar", narrowed), narrowed
-        return Trial(*_measure(guide, follow), grammar)
+        if guide.language == "json_schema":
+            return _attempt_schema(guide, follow)
+        return Trial(*_measure(guide, follow))
     except GuideFault as fault:
         return Trial(str(fault))
     except RuntimeError as error:
@@ -336,6 +320,24 @@ def _attempt(
         return Trial("it has a number that XGrammar cannot represent; use a smaller one.")
     except Exception as error:  # noqa: BLE001 - XGrammar's own are of any class, without a text
         return Trial(f"XGrammar cannot compile it ({type(error).__name__}); simplify it.")
+
+
+def _attempt_schema(guide: Guide, follow: Follow) -> Trial:
+    """Try the grammar of a schema.
+
+    Raises:
+        GuideFault: it has none.
+    """
+    converted = convert_schema(guide.text, any_blanks=not guide.fixes_blanks)
+    unkept = next(iter(converted.unkept), None)
+    if unkept and guide.is_strict:
+        return Trial(
+            f"it is strict, but {unkept} has no effect; leave it out, or send strict: false."
+        )
+    made = Guide("ebnf_grammar", converted.grammar)
+    if rule := find_endless(made):
+        return Trial(_endless(rule))
+    return Trial(*_measure(made, follow), made.text, unkept)
 
 
 def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
@@ -354,9 +356,13 @@ def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
             "'#/…'."
         )
     if rule := find_endless(guide):
-        rule = rule[:_NAME_CHARACTERS]
-        return f"no text fits it: {rule} never ends; give it an alternative that does."
+        return _endless(rule)
     return None
+
+
+def _endless(rule: str) -> str:
+    rule = rule[:_NAME_CHARACTERS]
+    return f"no text fits it: {rule} never ends; give it an alternative that does."
 
 
 def _measure(guide: Guide, follow: Follow) -> tuple[str | None, int]:
@@ -401,23 +407,11 @@ def main() -> None:
     serve(
         lambda: _load(Path(sys.argv[1])) if is_installed else lambda *_: None,
         brackets_only=False,
-        to_grammar=_to_grammar if is_installed else None,
     )
 
 
 def _load(info_file: Path) -> Follow:
     return _Compiler(json.loads(info_file.read_text(encoding="utf-8")))
-
-
-def _to_grammar(schema: str, any_blanks: bool) -> str:
-    """Convert a JSON schema as XGrammar's compiler itself does.
-
-    `str(Grammar.from_json_schema(…))` is nine times as long and printed once more, and misread
-    once more (`find_misread_pair`).
-    """
-    import xgrammar
-
-    return str(xgrammar.testing._json_schema_to_ebnf(schema, any_whitespace=any_blanks))
 
 
 class _Compiler:
@@ -466,8 +460,6 @@ class _Compiler:
 
     def _compile(self, guide: Guide) -> Any:
         """Compile as `GuidedDecoder::build` in TensorRT-LLM does."""
-        if guide.language == "json_schema":
-            return self._compiler.compile_json_schema(guide.text)
         make = self._xgrammar.Grammar
         grammar = (make.from_regex if guide.language == "regex" else make.from_ebnf)(guide.text)
         return self._compiler.compile_grammar(grammar)

@@ -1,341 +1,747 @@
-r"""Parts of a JSON schema that XGrammar drops: bounds of numbers, and keywords without effect.
+r"""JSON schemas as grammars in XGrammar's EBNF.
 
-Its own rules of bounds (``_generate_float_regex`` and ``_generate_range_regex`` of its Python
-bindings, 0.1.32) are wrong: `minimum: 0, maximum: 1` allows 1.5, `exclusiveMinimum: 0` allows 0 and
-forbids 0.5, `integer` with `exclusiveMinimum: -5` forbids -2, and `maximum: 1e30` allows this
-number alone. XGrammar therefore converts a schema that has constants for its bounded numbers, and
-the grammar gets their rules in the place of these constants.
+XGrammar converts schemas itself, but 0.1.21 to 0.1.32 break many: a `pattern` with an alternation,
+a quote or a backslash gives text that is not JSON, one without anchors counts as anchored, lengths
+beside it have no effect, keys of `patternProperties` replace those of `properties`, bounds of
+numbers are wrong, strings with a length may hold control characters but no escapes, and references
+with escapes are refused. Other keywords it drops without an error. So every engine gets a grammar
+of ours, whose rules have the shapes of XGrammar's own where these are right: they cost as much.
 
-Its rule of a string with a length, ``[^"\\\r\n]{0,6}``, allows control characters, which no JSON
-parser takes in a string. A grammar of ours forbids them.
-
-Other keywords it drops without an error, and it takes references that it does not follow for any
-value. A schema that is `strict` has none of them.
+A grammar is narrower than its schema where JSON has several ways of writing a value, and in the
+cases that docs/openai.md lists. It is wider only by keywords that `Conversion.unkept` names.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from itertools import groupby
-from math import isfinite
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from trtllm_truss.guides.guide import GuideFault
-
-_SUBSCHEMAS = ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties")
-_SUBSCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SUBSCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-_BEFORE_TYPE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-"""Keywords beside which XGrammar reads neither type nor bounds."""
-
-_IGNORED = (
-    *("allOf", "not", "if", "multipleOf", "uniqueItems", "contains", "dependentRequired"),
-    *("dependentSchemas", "dependencies"),
+from trtllm_truss.guides.guide import PAIR, GuideFault
+from trtllm_truss.guides.number_ranges import write_number
+from trtllm_truss.guides.patterns import (
+    ANY_TEXT,
+    FORMATS,
+    Lengths,
+    Matching,
+    Node,
+    NoneOf,
+    TooManyStates,
+    Unsupported,
+    matches,
+    node_of_texts,
+    parse_pattern,
+    repeated_class,
+    run_together,
+    write_anchored,
+    write_automaton,
+    write_chars,
+    write_without_escapes,
 )
-_CHOICES = ("$ref", "anyOf", "oneOf", "allOf")
-_NAMES = ("patternProperties", "propertyNames")
-_OF_VALUES = (
-    *(*_LOWER, *_UPPER, *_NAMES, "properties", "required", "additionalProperties", "minProperties"),
-    *("maxProperties", "items", "prefixItems", "minItems", "maxItems", "pattern", "minLength"),
-    *("maxLength", "format"),
+from trtllm_truss.guides.schema_parts import (
+    CHOICES,
+    COUNTS_OF_ARRAYS,
+    COUNTS_OF_OBJECTS,
+    KEYWORDS,
+    OF_NUMBERS,
+    OF_OBJECTS,
+    OF_STRINGS,
+    OF_VALUES,
+    UNEVALUATED,
+    WITHOUT_EFFECT,
+    References,
+    Schema,
+    are_equal,
+    counts_of,
+    kind_of,
+    mapping,
+    names_of,
+    patterns_of,
+    shown,
+    types_of,
+    types_of_value,
+    values_of,
 )
-"""Keywords without effect beside a choice."""
 
-_MAX_DIGITS = 20
-_TOO_LARGE = Decimal(10**_MAX_DIGITS)
-_FREE_DIGITS = 6  # of a fraction, where no bound decides: as in XGrammar's own rules
-_ANY = f"[0-9]{{1,{_FREE_DIGITS}}}"
-_ABOVE_ZERO = f"[0]{{0,{_FREE_DIGITS - 1}}} [1-9] [0-9]{{0,{_FREE_DIGITS - 1}}}"
-_FIRST_MARKER = 6 * 10**18  # below 2^63, the limit of XGrammar's integers
-_SHOWN_CHARACTERS = 100
+_INLINE_CHARACTERS, _TYPE_CHARACTERS = 40, 100
 
-_Digits: TypeAlias = tuple[str, bool]
-"""Digits of a bound's fraction, and whether the bound is excluded."""
+_REST = "basic_string_sub"
+_HEX = "[0-9a-fA-F]"
+_RULES = {
+    "basic_escape": r'["\\/bfnrt] | "u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9]',
+    _REST: r'("\"" | [^\0-\x1f\"\\\r\n] basic_string_sub | "\\" basic_escape basic_string_sub) '
+    r"(= [ \n\t]* [,}\]:])",
+    "basic_any": "basic_number | basic_string | basic_boolean | basic_null | basic_array "
+    "| basic_object",
+    "basic_integer": '("0" | "-"? [1-9] [0-9]*)',
+    "basic_number": '"-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [+-]? [0-9]+)?',
+    "basic_string": '["] basic_string_sub',
+    "basic_boolean": '"true" | "false"',
+    "basic_null": '"null"',
+    "basic_array": '(("[" BLANKS basic_any (COMMA basic_any)* BLANKS "]") | ("[" BLANKS "]"))',
+    "basic_object": '("{" BLANKS basic_string COLON basic_any (COMMA basic_string COLON '
+    'basic_any)* BLANKS "}") | "{" BLANKS "}"',
+    # One character: no half of a surrogate pair.
+    "string_escape": rf'["\\/bfnrt] | "u" ([0-9a-cA-CefEF] {_HEX} | [dD] [0-7]) {_HEX} {_HEX}',
+}
+_NEEDED = {
+    _REST: ("basic_escape",),
+    "basic_string": (_REST,),
+    "basic_array": ("basic_any",),
+    "basic_object": ("basic_string", "basic_any"),
+    "basic_any": (
+        *("basic_number", "basic_string", "basic_boolean", "basic_null", "basic_array"),
+        "basic_object",
+    ),
+}
+_BLANKS = r"[ \n\t]*"
+_MAX_CHAIN = 128
+"""Characters of a string with a length that may hold escapes: more would compile too long."""
 
 
-class _Bound(NamedTuple):
-    value: Decimal
-    is_open: bool
+class Conversion(NamedTuple):
+    """A schema as a grammar.
 
-
-def mark_bounds(schema: str) -> tuple[str, dict[str, str]]:
-    """Replace the bounded numbers of a schema by constants.
-
-    Returns:
-        The schema, and the grammar of each constant.
+    Attributes:
+        grammar: XGrammar's EBNF; the first rule is `root`.
+        unkept: keywords that have no effect in it.
     """
-    markers: dict[str, str] = {}  # by grammar
 
-    def marker(grammar: str) -> int:
-        if grammar not in markers:
-            number = _FIRST_MARKER + len(markers)
-            while str(number) in schema:
-                number += 10**9
-            markers[grammar] = str(number)
-        return int(markers[grammar])
-
-    whole = [json.loads(schema)]
-    for holder, key in reversed(_parts(whole)):
-        if isinstance(holder[key], dict):
-            holder[key] = _marked(holder[key], marker)
-    if not markers:
-        return schema, {}
-    return json.dumps(whole[0]), {number: grammar for grammar, number in markers.items()}
+    grammar: str
+    unkept: tuple[str, ...]
 
 
-def find_unkept(schema: str) -> str | None:
-    """Find a keyword that XGrammar 0.1.32 reads without effect; None if there is none."""
-    parts = (holder[key] for holder, key in _parts([json.loads(schema)]))
-    found = (_unkept(part) for part in parts if isinstance(part, dict))
-    return next(filter(None, found), None)
-
-
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-
-
-def find_foreign_reference(schema: str) -> str | None:
-    """Find a reference that XGrammar takes for any value: to another document, or to an anchor.
-
-    It follows `$ref` to `#` and to `#/…` alone (`JSONSchemaConverter::URIToRule` in
-    cpp/json_schema_converter.cc, 0.1.32), and ignores the other keywords.
-
-    Raises:
-        ValueError: the schema is not JSON.
-    """
-    for holder, key in _parts([json.loads(schema)]):
-        part = holder[key]
-        for name in _REFERENCES if isinstance(part, dict) else ():
-            target = part.get(name)
-            if isinstance(target, str) and not (
-                name == "$ref" and (target == "#" or target.startswith("#/"))
-            ):
-                return f"{name} {target[:_SHOWN_CHARACTERS]!r}"
-    return None
-
-
-def _parts(whole: list[Any]) -> list[tuple[Any, Any]]:
-    """Return the places of all parts of a schema, (container, key) each, the inner ones later."""
-    places: list[tuple[Any, Any]] = [(whole, 0)]
-    for holder, key in places:
-        part = holder[key]
-        for name, value in part.items() if isinstance(part, dict) else ():
-            if name in _SUBSCHEMAS:
-                places.append((part, name))
-            elif name in _SUBSCHEMA_LISTS and isinstance(value, list):
-                places += ((value, place) for place in range(len(value)))
-            elif name in _SUBSCHEMA_MAPS and isinstance(value, dict):
-                places += ((value, each) for each in value)
-    return places
-
-
-def _unkept(schema: Mapping[str, Any]) -> str | None:
-    for key in _IGNORED:
-        value = schema.get(key, False)
-        if value is not False and not (
-            key == "allOf" and isinstance(value, list) and len(value) < 2
-        ):
-            return key
-    if choice := next((key for key in _CHOICES if key in schema), None):
-        beside = next((key for key in _OF_VALUES if key in schema), None)
-        return beside and f"{beside} beside {choice}"
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return None
-    if name := next((key for key in _NAMES if key in schema), None):
-        return f"properties beside {name}"
-    for name in schema["required"] if isinstance(schema.get("required"), list) else ():
-        if isinstance(name, str) and name not in properties:
-            return f"required {name[:_SHOWN_CHARACTERS]!r}, which is no property,"
-    return None
-
-
-def put_bounds(grammar: str, rules: Mapping[str, str]) -> str:
-    """Write the rules of `mark_bounds` in the place of their constants."""
-    for number, rule in rules.items():
-        grammar = grammar.replace(f'"{number}"', f"({rule})")
-    return grammar
-
-
-def forbid_control_characters(grammar: str) -> str:
-    """Narrow XGrammar's strings with a length to those of JSON."""
-    return grammar.replace(r'[^"\\\r\n]', r"[^\0-\x1f\"\\\r\n]")
-
-
-def _marked(schema: dict[str, Any], marker: Callable[[str], int]) -> dict[str, Any]:
-    has_type = "type" in schema and not any(key in schema for key in _BEFORE_TYPE)
-    if not has_type or schema.keys().isdisjoint((*_LOWER, *_UPPER)):
-        return schema
-    types = schema["type"]
-    choices: list[dict[str, Any]] = []
-    for name in types if isinstance(types, list) else [types]:
-        is_number = name in ("integer", "number")
-        grammar = _grammar(schema, is_integer=name == "integer") if is_number else ""
-        choices.append({"const": marker(grammar)} if grammar else {"type": name})
-    if isinstance(types, list):
-        choices = [{"anyOf": [schema | choice for choice in choices]}]
-        schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    return schema | choices[0]
-
-
-def _grammar(schema: Mapping[str, Any], *, is_integer: bool) -> str:
-    """Return the grammar of a number; empty if a bound is none, which XGrammar reports.
-
-    Raises:
-        GuideFault: no number is between the bounds.
-    """
-    lower, upper = _Bound(-_TOO_LARGE, True), _Bound(_TOO_LARGE, True)
-    for name in (*_LOWER, *_UPPER):
-        value = schema.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            return ""
-        if name not in schema:
-            continue
-        bound = _Bound(Decimal(str(value)), name.startswith("exclusive"))
-        if name in _LOWER:
-            lower = max(lower, bound)
-        else:
-            upper = min(upper, bound, key=lambda one: (one.value, not one.is_open))
-    low, high = _rounded(lower, ROUND_CEILING, is_integer), _rounded(upper, ROUND_FLOOR, is_integer)
-    least = max(_Bound(Decimal(is_integer), not is_integer), _minus(high))
-    found = [
-        *(f'"-" ({one})' for one in _magnitudes(least, _minus(low), is_integer)),
-        *_magnitudes(max(_Bound(Decimal(0), False), low), high, is_integer),
-    ]
-    if not found:
-        bounds = ", ".join(
-            f"{name} {schema[name]}" for name in (*_LOWER, *_UPPER) if name in schema
-        )
-        raise GuideFault(
-            f"no {'integer' if is_integer else 'number'} of at most {_MAX_DIGITS} digits fits "
-            f"{bounds[:_SHOWN_CHARACTERS]}; widen the bounds."
-        )
-    return " | ".join(found)
-
-
-def _minus(bound: _Bound) -> _Bound:
-    return _Bound(-bound.value, bound.is_open)
-
-
-def _rounded(bound: _Bound, rounding: str, is_integer: bool) -> _Bound:
-    """Round a bound inwards, to an integer that is included or to `_MAX_DIGITS` of a fraction."""
-    value, is_open = bound
-    if abs(value) > _TOO_LARGE:
-        return bound
-    if not is_integer:
-        places = Decimal(1).scaleb(-_MAX_DIGITS)
-        rounded = value.quantize(places, rounding, Context(prec=3 * _MAX_DIGITS))
-        return _Bound(rounded, is_open and rounded == value)
-    whole = value.to_integral_value(rounding)
-    if is_open and whole == value:
-        whole += 1 if rounding == ROUND_CEILING else -1
-    return _Bound(whole, False)
-
-
-def _magnitudes(lower: _Bound, upper: _Bound, is_integer: bool) -> Iterator[str]:
-    """Yield the grammars of the numbers without a sign between two bounds, none below 0."""
-    if lower.value > upper.value:
-        return
-    (low, low_digits), (high, high_digits) = _split(lower.value), _split(upper.value)
-    at_low, at_high = (low_digits, lower.is_open), (high_digits, upper.is_open)
-    if is_integer:
-        yield from _wholes(low, high)
-    elif low == high:
-        yield from _with_fraction(low, _fraction(at_low, at_high))
-    else:
-        yield from _with_fraction(low, _fraction(at_low, None))
-        if between := " | ".join(_wholes(low + 1, high - 1)):
-            yield f'({between}) ("." {_ANY})?'
-        yield from _with_fraction(high, _fraction(None, at_high))
-
-
-def _split(value: Decimal) -> tuple[int, str]:
-    """Return the whole part and the digits of the fraction, without zeros at the end."""
-    whole, _, digits = f"{value:f}".partition(".")
-    return int(whole), digits.rstrip("0")
-
-
-def _wholes(low: int, high: int) -> Iterator[str]:
-    if low > high:
-        return
-    whole_lengths = []
-    for length in range(len(str(low)), len(str(high)) + 1):
-        first, last = 10 ** (length - 1) if length > 1 else 0, 10**length - 1
-        if length > 1 and low <= first and last <= high:
-            whole_lengths.append(length - 1)
-        else:
-            yield _same_length(str(max(low, first)), str(min(high, last)))
-    if whole_lengths:
-        yield f"[1-9] [0-9]{{{whole_lengths[0]},{whole_lengths[-1]}}}"
-
-
-def _same_length(low: str, high: str) -> str:
-    """Return the grammar of the digits between two texts of one length."""
-    if low == high:
-        return f'"{low}"'
-    rest, first, last = len(low) - 1, int(low[0]), int(high[0])
-    if first == last:
-        return f'"{first}" ({_same_length(low[1:], high[1:])})'
-    above, below = low[1:].strip("0"), high[1:].strip("9")
-    choices = [f'"{first}" ({_same_length(low[1:], "9" * rest)})'] if above else []
-    if (begin := first + bool(above)) <= (end := last - bool(below)):
-        choices.append(_digits(begin, end) + (f" [0-9]{{{rest}}}" if rest else ""))
-    choices += [f'"{last}" ({_same_length("0" * rest, high[1:])})'] if below else []
-    return " | ".join(choices)
-
-
-def _digits(first: int, last: int) -> str:
-    return f"[{first}]" if first == last else f"[{first}-{last}]"
-
-
-def _with_fraction(whole: int, fraction: tuple[bool, str]) -> Iterator[str]:
-    is_optional, digits = fraction
-    if digits:
-        yield f'"{whole}" ("." ({digits})){"?" if is_optional else ""}'
-    elif is_optional:
-        yield f'"{whole}"'
-
-
-def _fraction(lower: _Digits | None, upper: _Digits | None) -> tuple[bool, str]:
-    """Return whether a fraction may end here, and the grammar of its next digits, if any may come.
+def convert_schema(schema: str, *, any_blanks: bool) -> Conversion:
+    """Convert a schema.
 
     Args:
-        lower: the digits that are left of the lower bound, and whether it is excluded; None if the
-            digits before are above it.
-        upper: the same for the upper bound.
+        schema: JSON.
+        any_blanks: allow blanks between the parts of an answer, instead of one after each comma
+            and colon.
+
+    Raises:
+        GuideFault: the schema is malformed, or no text fits it.
+        ValueError: it is not JSON.
     """
-    lower = None if lower == ("", False) else lower
-    if lower is None and upper is None:
-        return True, _ANY
-    if lower == ("", True) and upper is None:
-        return False, _ABOVE_ZERO
-    if upper is not None and not upper[0]:
-        is_zero = lower is None and not upper[1]
-        return is_zero, f"[0]{{1,{_FREE_DIGITS}}}" if is_zero else ""
-    choices = []
-    for left, group in groupby(range(10), lambda digit: _after(digit, lower, upper)):
-        may_end, more = (False, "") if left is None else _fraction(*left)
-        if may_end or more:
-            digits = [*group]
-            rest = f" ({more}){'?' if may_end else ''}" if more else ""
-            choices.append(_digits(digits[0], digits[-1]) + rest)
-    return lower is None, " | ".join(choices)
+    return _Converter(json.loads(schema), any_blanks).convert()
 
 
-def _after(
-    digit: int, lower: _Digits | None, upper: _Digits | None
-) -> tuple[_Digits | None, _Digits | None] | None:
-    """Return what is left of the bounds after a digit; None if it is outside of them."""
-    left: list[_Digits | None] = []
-    for bound, inwards in ((lower, 1), (upper, -1)):
-        if bound is None:
-            left.append(None)
-            continue
-        digits, is_open = bound
-        distance = (digit - int(digits[:1] or 0)) * inwards
-        if distance < 0:
+class _Impossible(Exception):
+    """No value fits a part of the schema; the message says why."""
+
+
+class _Converter:
+    def __init__(self, root: Any, any_blanks: bool) -> None:
+        self._root = root
+        self.references = References(root)
+        self._rules: dict[str, str] = {}
+        self._pointers: dict[str, str] = {}
+        self._texts: dict[Any, str | None] = {}
+        self._unkept: dict[str, None] = {}
+        self._blanks = _BLANKS if any_blanks else ""
+        self._comma = f'{_BLANKS} "," {_BLANKS}' if any_blanks else '", "'
+        self._colon = f'{_BLANKS} ":" {_BLANKS}' if any_blanks else '": "'
+
+    def convert(self) -> Conversion:
+        self._rules["root"] = self._pointers["#"] = "root"
+        try:
+            self._rules["root"] = self._value(self._root, "root")
+        except _Impossible as why:
+            raise GuideFault(f"no text fits it: {why}.") from None
+        rules = (f"{name} ::= {body}" for name, body in self._rules.items())
+        return Conversion("\n".join(rules) + "\n", tuple(self._unkept))
+
+    def _basic(self, name: str) -> str:
+        """Return the name of a common rule, and add it with those that it needs."""
+        if name not in self._rules:
+            body = _RULES[name].replace("BLANKS", self._blanks)
+            self._rules[name] = body.replace("COMMA", self._comma).replace("COLON", self._colon)
+            for each in _NEEDED.get(name, ()):
+                self._basic(each)
+        return name
+
+    def _rule(self, name: str, body: str) -> str:
+        """Add a rule; return its name, or a short body itself."""
+        if len(body) <= _INLINE_CHARACTERS and "|" not in body:
+            return body
+        while name in self._rules:
+            name += "_"
+        self._rules[name] = body
+        return name
+
+    def _note(self, keyword: str) -> None:
+        self._unkept[keyword] = None
+
+    def _value(self, schema: Any, name: str) -> str:
+        """Return the grammar of the values of a schema.
+
+        Raises:
+            _Impossible: there are none.
+        """
+        if schema is True:
+            return self._basic("basic_any")
+        if schema is False:
+            raise _Impossible("false allows no value")
+        if not isinstance(schema, Mapping):
+            raise GuideFault(f"its part {shown(schema)} is no schema; send an object.")
+        for keyword in WITHOUT_EFFECT:
+            if schema.get(keyword, False) is not False:
+                self._note(keyword)
+        if "const" in schema:
+            values = schema.get("enum", [schema["const"]])
+            is_named = not isinstance(values, list) or any(
+                are_equal(schema["const"], each) for each in values
+            )
+            return self._literals([schema["const"]] if is_named else [], schema, "const")
+        if "enum" in schema:
+            values = schema["enum"]
+            if not isinstance(values, list):
+                raise GuideFault(f"its enum is {shown(values)}; send a list.")
+            return self._literals(values, schema, "enum")
+        if choice := next((key for key in CHOICES if key in schema), None):
+            return self._choice(schema, choice, name)
+        return self._typed(schema, name)
+
+    def _choices(self, schemas: Sequence[Any], name: str) -> str:
+        found, whys = [], []
+        for number, each in enumerate(schemas):
+            try:
+                body = self._value(each, f"{name}_case_{number}")
+            except _Impossible as why:
+                whys.append(str(why))
+            else:
+                found.append(self._rule(f"{name}_case_{number}", body))
+        if not found:
+            raise _Impossible(whys[0] if whys else "it has no choices")
+        return " | ".join(dict.fromkeys(found))
+
+    def _choice(self, schema: Schema, keyword: str, name: str) -> str:
+        """Follow a reference, or take one of several schemas, together with what stands beside."""
+        beside = {key: schema[key] for key in schema if key in (*OF_VALUES, *CHOICES)}
+        target = beside.pop(keyword)
+        unevaluated = {key: beside.pop(key) for key in UNEVALUATED if key in beside}
+        if keyword == "$ref":
+            if not beside and not unevaluated:
+                return self._reference(target)
+            parts = [self.references.resolve(target)]
+        else:
+            if not isinstance(target, list):
+                raise GuideFault(f"its {keyword} is {shown(target)}; send a list.")
+            parts = target
+        if keyword == "oneOf" and not self.references.are_disjoint(parts):
+            self._note("oneOf with choices that overlap")
+        if keyword in ("anyOf", "oneOf"):
+            if not beside and not unevaluated:
+                return self._choices(parts, name)
+            merged = [self.references.merged([beside, part], unevaluated) for part in parts]
+            if None not in merged:
+                return self._choices(merged, name)
+            self._note(f"{next(iter({**beside, **unevaluated}))} beside {keyword}")
+            return self._choices(parts, name)
+        whole = self.references.merged([beside, *parts], unevaluated)
+        if whole is not None:
+            return self._value(whole, name)
+        self._note(f"{next(iter(beside))} beside {keyword}" if beside else keyword)
+        if not parts:
+            return self._basic("basic_any")
+        return self._value(parts[0], name)
+
+    def _reference(self, pointer: Any) -> str:
+        if pointer not in self._pointers:
+            target = self.references.resolve(pointer)
+            rule = self._pointers[pointer] = f"ref_{len(self._pointers)}"
+            self._rules[rule] = ""
+            try:
+                self._rules[rule] = self._value(target, rule)
+            except _Impossible:
+                del self._rules[rule], self._pointers[pointer]
+                raise
+        return self._pointers[pointer]
+
+    def _literals(self, values: Sequence[Any], schema: Schema, keyword: str) -> str:
+        beside = {key: schema[key] for key in schema if key in (*OF_VALUES, *CHOICES)}
+        kept = [value for value in values if self._value_fits(value, beside, keyword)]
+        if not kept:
+            raise _Impossible(f"no value of {keyword} fits what stands beside it")
+        return " | ".join(dict.fromkeys(map(self._constant, kept)))
+
+    def _constant(self, value: Any) -> str:
+        if isinstance(value, list | dict) and value:
+            is_list = isinstance(value, list)
+            members = [
+                self._constant(each)
+                if is_list
+                else f"{self._constant(each)} {self._colon} {self._constant(value[each])}"
+                for each in value
+            ]
+            begin, end = "[]" if is_list else "{}"
+            inner = f" {self._comma} ".join(members)
+            return f'"{begin}" {self._blanks} {inner} {self._blanks} "{end}"'
+        return write_literal(json.dumps(value, ensure_ascii=False))
+
+    def _value_fits(self, value: Any, beside: Schema, keyword: str) -> bool:
+        """Return whether a value of `enum` or `const` fits the keywords beside it."""
+        if "type" in beside and not types_of(beside) & types_of_value(value):
+            return False
+        for key in beside:
+            fits = self._keyword_fits(value, key, beside[key])
+            if fits is False:
+                return False
+            if fits is None:
+                self._note(f"{key} beside {keyword}")
+        return True
+
+    def _keyword_fits(self, value: Any, key: str, wanted: Any) -> bool | None:
+        """Return whether a value fits a keyword; None if it is unknown."""
+        if key == "type":
+            return True
+        kind = next((kind for kind, keys in KEYWORDS.items() if key in keys), None)
+        if kind is None:
             return None
-        left.append((digits[1:], is_open) if distance == 0 else None)
-    return left[0], left[1]
+        if kind_of(value) != kind:
+            return True
+        number = isinstance(wanted, int | float) and not isinstance(wanted, bool)
+        if kind == "number" and number:
+            return bool(_COMPARED[key](value, wanted))
+        if key in ("minLength", "maxLength") and number:
+            return bool(len(value) >= wanted if key == "minLength" else len(value) <= wanted)
+        if key == "pattern":
+            return all(self._found(value, each) for each in patterns_of(wanted))
+        if key == "format":
+            return wanted not in FORMATS or self._found(value, FORMATS[wanted])
+        return None
+
+    def _found(self, value: str, pattern: str) -> bool:
+        try:
+            return matches(parse_pattern(pattern), value)
+        except (Unsupported, TooManyStates):
+            self._note(f"pattern {shown(pattern)} beside enum or const")
+            return True
+
+    def _typed(self, schema: Schema, name: str) -> str:
+        types = schema.get("type")
+        if isinstance(types, list):
+            if len(types) != 1:
+                return self._choices([{**schema, "type": each} for each in types], name)
+            types = types[0]
+        types = _implied_type(schema) if types is None else types
+        match types:
+            case None:
+                return self._basic("basic_any")
+            case "string":
+                return self._string(schema, name)
+            case "array":
+                return self._array(schema, name)
+            case "object":
+                return self._object(schema, name)
+            case "integer" | "number" if not schema.keys().isdisjoint(OF_NUMBERS):
+                return write_number(schema, is_integer=types == "integer")
+            case "integer" | "number" | "boolean" | "null":
+                return self._basic(f"basic_{types}")
+        raise GuideFault(f'Unsupported type "{str(types)[:_TYPE_CHARACTERS]}"')
+
+    def _string(self, schema: Schema, name: str) -> str:
+        nodes = []
+        for pattern in patterns_of(schema.get("pattern", ())):
+            nodes += self._parsed(pattern)
+        form = schema.get("format")
+        if isinstance(form, str) and form in FORMATS:
+            nodes += self._parsed(FORMATS[form])
+        least, most = counts_of(schema, "minLength", "maxLength")
+        text = self._text(name, tuple(nodes), least, most)
+        if text is None:
+            beside = [key for key in OF_STRINGS if key in schema]
+            raise _Impossible(f"no string fits its {' and its '.join(beside)}")
+        return text
+
+    def _parsed(self, pattern: Any) -> list[Node]:
+        if not isinstance(pattern, str):
+            raise GuideFault(f"its pattern is {shown(pattern)}; send a regular expression.")
+        try:
+            return [parse_pattern(pattern)]
+        except Unsupported as what:
+            self._note(f"pattern {shown(pattern)} (it has {what})")
+        except TooManyStates:
+            self._note(f"pattern {shown(pattern)} (it is too large)")
+        return []
+
+    def _text(
+        self,
+        name: str,
+        nodes: tuple[Node, ...],
+        least: int = 0,
+        most: int | None = None,
+        names: Collection[str] = (),
+        absent: tuple[Node, ...] = (),
+    ) -> str | None:
+        """Return the grammar of a string; None if there is none.
+
+        Args:
+            nodes: expressions that match it.
+            least: its least number of characters.
+            most: the largest.
+            names: texts that it is not.
+            absent: expressions that do not match it.
+        """
+        key = repr((nodes, least, most, sorted(names), absent))
+        if key not in self._texts:
+            self._texts[key] = self._new_text(name, nodes, least, most, names, absent)
+        return self._texts[key]
+
+    def _new_text(
+        self,
+        name: str,
+        nodes: tuple[Node, ...],
+        least: int,
+        most: int | None,
+        names: Collection[str],
+        absent: tuple[Node, ...],
+    ) -> str | None:
+        if most is not None and least > most:
+            return None
+        if not names and not absent:
+            if not nodes and not least and most is None:
+                return self._basic("basic_string")
+            found = repeated_class(nodes[0] if nodes else ANY_TEXT) if len(nodes) < 2 else None
+            if found and (text := _repeated(*found, least, most)):
+                return text
+        has_lengths = bool(least) or most is not None
+        is_single = len(nodes) == 1 and not (has_lengths or names or absent)
+        if is_single and (written := write_anchored(nodes[0])):
+            return f'"\\"" ({written}) "\\""'
+        parts = [
+            *(Matching(node) for node in nodes),
+            *(Matching(node, is_negated=True) for node in absent),
+            *([NoneOf(names)] if names else []),
+            *([Lengths(least, most)] if has_lengths else []),
+        ]
+        try:
+            automaton = run_together(parts)
+        except TooManyStates:
+            if is_single and (written := write_without_escapes(nodes[0])):
+                return f'"\\"" ({written}) "\\""'
+            return self._without_a_part(name, nodes, least, most, names, absent)
+        if automaton is None:
+            return None
+        base = f"{name}_text_{len(self._texts)}"
+        escape, rest = self._basic("string_escape"), self._basic(_REST)
+        self._rules.update(write_automaton(automaton, base, rest, escape))
+        return f'"\\"" {base}'
+
+    def _without_a_part(
+        self,
+        name: str,
+        nodes: tuple[Node, ...],
+        least: int,
+        most: int | None,
+        names: Collection[str],
+        absent: tuple[Node, ...],
+    ) -> str | None:
+        """Leave out a condition of a string whose automaton would be too large."""
+        if least or most is not None:
+            self._note(f"{'maxLength' if most is not None else 'minLength'} beside such a pattern")
+            return self._text(name, nodes, names=names, absent=absent)
+        if absent or names:
+            self._note("patternProperties of such patterns")
+            return self._text(name, nodes)
+        self._note("a pattern that is too large" if len(nodes) == 1 else "format beside pattern")
+        return self._text(name, nodes[:-1])
+
+    def _array(self, schema: Schema, name: str) -> str:
+        first = schema.get("prefixItems", [])
+        items = schema.get("items", schema.get("unevaluatedItems"))
+        if isinstance(items, list):  # before draft 2020-12
+            first, items = items, schema.get("additionalItems")
+        if not isinstance(first, list):
+            raise GuideFault(f"its prefixItems is {shown(first)}; send a list.")
+        least, most = counts_of(schema, *COUNTS_OF_ARRAYS)
+        if most is not None and least > most:
+            raise _Impossible(f"minItems {least} is above maxItems {most}")
+        if not first and items is None and not least and most is None:
+            return self._basic("basic_array")
+        if items is None and not first:
+            items = True
+        first = first[:most]
+        values = [self._member(each, f"{name}_item_{n}") for n, each in enumerate(first)]
+        try:
+            rest = None if items is None else self._member(items, f"{name}_items")
+        except _Impossible:
+            rest = None
+        least = max(0, least - len(values))
+        most = None if most is None else most - len(values)
+        if rest is None and least:
+            raise _Impossible("minItems is above the number of items that may be")
+        listed = self._listed(rest, least, most, bool(values)) if rest else '""'
+        parts = f" {self._comma} ".join(values)
+        full = f'"[" {self._blanks} {parts} {listed} {self._blanks} "]"'
+        if values or least:
+            return full
+        empty = f'"[" {self._blanks} "]"'
+        return empty if listed == '""' else f"({full}) | ({empty})"
+
+    def _member(self, schema: Any, name: str) -> str:
+        return self._rule(name, self._value(schema, name))
+
+    def _listed(self, item: str, least: int, most: int | None, has_before: bool) -> str:
+        """Return the grammar of a list, without an empty one if nothing stands before it."""
+        if most == 0:
+            return '""'
+        if has_before:
+            return f"({self._comma} {item}){_count(least, most)}"
+        rest = None if most is None else most - 1
+        more = "" if rest == 0 else f" ({self._comma} {item}){_count(max(0, least - 1), rest)}"
+        return f"{item}{more}"
+
+    def _object(self, schema: Schema, name: str) -> str:
+        if schema.keys().isdisjoint((*OF_OBJECTS, *COUNTS_OF_OBJECTS)):
+            return self._basic("basic_object")
+        return _Object(self, schema, name).write()
+
+
+class _Object:
+    """Writes the grammar of an object: the named members in their order, then further ones.
+
+    A rule stands for the members from one place on, behind so many others.
+    """
+
+    def __init__(self, converter: _Converter, schema: Schema, name: str) -> None:
+        self._to = converter
+        self._name = name
+        self._least, self._most = counts_of(schema, *COUNTS_OF_OBJECTS)
+        if self._most is not None and self._least > self._most:
+            raise _Impossible(f"minProperties {self._least} is above maxProperties {self._most}")
+        self._named = dict(mapping(schema, "properties"))
+        self._patterns = {
+            pattern: (node, each)
+            for pattern, each in mapping(schema, "patternProperties").items()
+            for node in converter._parsed(pattern)
+        }
+        if len(self._patterns) < len(mapping(schema, "patternProperties")):
+            self._patterns = {}
+        self._required = names_of(schema, "required")
+        self._names_nodes, self._least_name, self._most_name = self._read_names(schema)
+        further = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+        self._adds = further is not None
+        if further is None:
+            is_open = "properties" not in schema and "patternProperties" not in schema
+            further = is_open
+        self._further = further
+        self._add_required(schema)
+        self._apply_patterns()
+        self._pairs: list[tuple[str, str, bool]] = []
+        self._rules: dict[tuple[int, int], str | None] = {}
+
+    def _read_names(self, schema: Schema) -> tuple[tuple[Node, ...], int, int | None]:
+        names = schema.get("propertyNames", True)
+        if names is True:
+            return (), 0, None
+        self._to_names = names
+        if not isinstance(names, Mapping) or not names.keys().isdisjoint(
+            ("$ref", "anyOf", "oneOf", "allOf", *WITHOUT_EFFECT)
+        ):
+            self._to._note("propertyNames")
+            return (), 0, None
+        nodes: list[Node] = []
+        values = values_of(names)
+        if values is not None:
+            texts = [each for each in values if isinstance(each, str)]
+            nodes.append(node_of_texts(texts))
+        for pattern in patterns_of(names.get("pattern", ())):
+            nodes += self._to._parsed(pattern)
+        form = names.get("format")
+        if isinstance(form, str) and form in FORMATS:
+            nodes += self._to._parsed(FORMATS[form])
+        return (tuple(nodes), *counts_of(names, "minLength", "maxLength"))
+
+    def _add_required(self, schema: Schema) -> None:
+        for name in self._required:
+            if name in self._named:
+                continue
+            if any(matches(node, name, is_possible=True) for node, _ in self._patterns.values()):
+                self._named[name] = True  # what its pattern says
+            else:
+                given = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+                self._named[name] = True if given is None else given
+
+    def _apply_patterns(self) -> None:
+        for name, schema in self._named.items():
+            for pattern, (node, each) in self._patterns.items():
+                if each is True or each == {} or not matches(node, name, is_possible=True):
+                    continue
+                whole = self._to.references.merged([schema, each])
+                if whole is None:
+                    self._to._note(f"patternProperties {shown(pattern)} beside {shown(name)}")
+                else:
+                    self._named[name] = schema = whole
+
+    def write(self) -> str:
+        """Return the grammar.
+
+        Raises:
+            _Impossible: no object fits.
+        """
+        for name, schema in self._named.items():
+            key = write_literal(json.dumps(name, ensure_ascii=False))
+            is_required = name in self._required
+            is_right = all(matches(node, name) for node in self._names_nodes)
+            is_right = is_right and self._least_name <= len(name)
+            is_right = is_right and (self._most_name is None or len(name) <= self._most_name)
+            try:
+                if not is_right:
+                    raise _Impossible(f"propertyNames forbids {shown(name)}")
+                value = self._to._member(schema, f"{self._name}_prop_{len(self._pairs)}")
+            except _Impossible:
+                if is_required:
+                    raise
+                continue
+            self._pairs.append((key, value, is_required))
+        self._extra = self._further_members()
+        body = self._first(0)
+        if body is None:
+            raise _Impossible("required or minProperties asks for more members than may be")
+        blanks = self._to._blanks
+        is_empty = not self._least and not any(needed for _, _, needed in self._pairs)
+        empty = f'"{{" {blanks} "}}"'
+        if not body:
+            return empty
+        whole = f'"{{" {blanks} ({body}) {blanks} "}}"'
+        return f"({whole}) | {empty}" if is_empty else whole
+
+    def _further_members(self) -> str | None:
+        """Return the grammar of a member that is not named; None if there is none."""
+        found = []
+        nodes = [node for node, _ in self._patterns.values()]
+        kinds = [
+            *(
+                (f"{self._name}_key_{n}", (node,), each)
+                for n, (node, each) in enumerate(self._patterns.values())
+            ),
+            (f"{self._name}_key", (), self._further),
+        ]
+        for name, own, schema in kinds:
+            if schema is False:
+                continue
+            key = self._to._text(
+                name,
+                (*own, *self._names_nodes),
+                self._least_name,
+                self._most_name,
+                tuple(self._named),
+                tuple(node for node in nodes if node not in own),
+            )
+            if key is None:
+                continue
+            try:
+                value = self._to._member(schema, f"{name}_value")
+            except _Impossible:
+                continue
+            found.append(f"{self._to._rule(name, key)} {self._to._colon} {value}")
+        if not found:
+            return None
+        return self._to._rule(f"{self._name}_member", " | ".join(found))
+
+    def _first(self, place: int) -> str | None:
+        """Return the grammar of a member and those behind it; empty if only no member may be."""
+        if self._most == 0:
+            return None if any(needed for _, _, needed in self._pairs) else ""
+        choices = []
+        for at in range(place, len(self._pairs)):
+            choices.append(self._taken(at, 0))
+            if self._pairs[at][2]:
+                break
+        else:
+            if self._extra:
+                choices.append(self._extras(0))
+        found = [choice for choice in choices if choice is not None]
+        if not found:
+            is_fine = not self._least and not any(needed for _, _, needed in self._pairs)
+            return "" if is_fine else None
+        return " | ".join(f"({choice})" for choice in found)
+
+    def _taken(self, place: int, count: int) -> str | None:
+        """Return the member at a place and those behind it; None if none may be."""
+        key, value, _ = self._pairs[place]
+        rest = self._behind(place + 1, self._counted(count))
+        comma = f"{self._to._comma} " if count else ""
+        return None if rest is None else f"{comma}{key} {self._to._colon} {value} {rest}"
+
+    def _counted(self, count: int) -> int:
+        top = self._most if self._most is not None else max(1, self._least)
+        return count + 1 if self._most is not None else min(count + 1, top)
+
+    def _behind(self, place: int, count: int) -> str | None:
+        """Return the grammar of the members from a place on, behind so many others."""
+        if self._most is not None and count > self._most:
+            return None
+        if place == len(self._pairs):
+            return self._extras(count)
+        if self._pairs[place][2]:
+            return self._taken(place, count)
+        key = (place, count)
+        if key not in self._rules:
+            choices = [self._behind(place + 1, count), self._taken(place, count)]
+            found = [choice for choice in choices if choice is not None]
+            name = f"{self._name}_part_{place}_{count}"
+            self._rules[key] = self._to._rule(name, " | ".join(found)) if found else None
+        return self._rules[key]
+
+    def _extras(self, count: int) -> str | None:
+        """Return the grammar of further members, behind so many others.
+
+        A grammar cannot tell whether keys repeat: only one of them counts for certain.
+        """
+        least = max(0, self._least - count)
+        most = None if self._most is None else self._most - count
+        if self._extra is None or most == 0:
+            return None if least else '""'
+        if least > 1:
+            self._to._note("minProperties of members that are not named")
+        return self._to._listed(self._extra, least, most, bool(count))
+
+
+def _implied_type(schema: Schema) -> str | None:
+    """Return the type whose keywords a schema has; other types, which it allows, are left out."""
+    has = (kind for kind, keys in KEYWORDS.items() if not schema.keys().isdisjoint(keys))
+    return next(has, None)
+
+
+def _repeated(
+    chars: Any, least: int, most: int | None, min_length: int, max_length: int | None
+) -> str | None:
+    """Return the grammar of a string of one class of characters, with a length.
+
+    Returns:
+        None if it needs escapes and is short enough for an automaton, or if there is no string.
+    """
+    least = max(least, min_length)
+    most = min((each for each in (most, max_length) if each is not None), default=None)
+    written = write_chars(chars)
+    is_long = (least if most is None else most) > _MAX_CHAIN
+    if not written or not written[0].startswith("[") or (len(written) > 1 and not is_long):
+        return None
+    if most == 0 or (most is not None and least > most):
+        return None
+    return f'"\\"" {written[0]}{_count(least, most)} "\\""'
+
+
+def _count(least: int, most: int | None) -> str:
+    if most is None and least < 2:
+        return "+" if least else "*"
+    return f"{{{least},{'' if most is None else most}}}"
+
+
+def write_literal(text: str) -> str:
+    """Return a text as a literal of XGrammar's EBNF.
+
+    It is divided between two characters that XGrammar would read as one (see `guide`).
+    """
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + PAIR.sub(lambda pair: f'{pair.group()[0]}" "{pair.group()[1]}', escaped) + '"'
+
+
+_COMPARED = {
+    "minimum": lambda value, bound: value >= bound,
+    "exclusiveMinimum": lambda value, bound: value > bound,
+    "maximum": lambda value, bound: value <= bound,
+    "exclusiveMaximum": lambda value, bound: value < bound,
+}

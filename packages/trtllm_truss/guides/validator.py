@@ -36,7 +36,6 @@ from trtllm_truss.guides.guide import (
     TooManyGuides,
     estimate_work,
 )
-from trtllm_truss.guides.json_schema import find_unkept
 from trtllm_truss.processes.child import Child
 from trtllm_truss.releases import holds
 from trtllm_truss.requests import GenerationRequest, Guide
@@ -55,6 +54,9 @@ _FIRST_LIMIT_S = 0.4
 _AT_ONCE, _SLOW_AT_ONCE = 2, 1
 _REMEMBERED_GUIDES, _REMEMBERED_CHARACTERS = 256, 2_000_000
 _CLOSED = "Guides are no longer checked."
+_UNKEPT = (
+    "A schema has %s, of which its answer keeps nothing or a part; with strict: true it is refused."
+)
 _SMALL_STACK = 'ulimit -s 4096; exec "$@"'  # KiB; threads of the engine have 8192
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # each arena reserves 64 MiB of address space
 
@@ -405,8 +407,11 @@ class GuideValidator:
                 outcome = self._remember(job.key, fault)
             else:
                 guide = job.guide if grammar is None else Guide("ebnf_grammar", grammar)
-                checked = CheckedGuide(guide, kept_bytes)
-                outcome = self._remember(job.key, checked if reason is None else reason)
+                is_good = verdict is GuideVerdict.GOOD
+                known = CheckedGuide(guide, kept_bytes) if is_good else str(reason)
+                outcome = self._remember(job.key, known)
+                if is_good and reason:
+                    logger.info(_UNKEPT, reason.partition(" ")[0])  # not the caller's words
         job.settle(outcome)
 
     def _remember(self, key: bytes, known: CheckedGuide | str) -> CheckedGuide | GuideFault:
@@ -469,7 +474,7 @@ class GuideGate:
 
         LLGuidance reads options in the schema
         (https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md). For XGrammar,
-        which TensorRT-LLM and OpenVINO GenAI give no options, the check writes the grammar.
+        the check writes a grammar.
         """
         if guide.language != "json_schema":
             return guide
@@ -491,8 +496,9 @@ class GuideGate:
             EngineUnavailable: the check failed.
         """
         name = request.name("guide")
-        if guide.is_strict and self._library != "llguidance":
-            guide = _followed(guide, name)
+        if self._library == "llguidance":  # it reads schemas itself
+            checked = await self._checked(guide._replace(is_strict=False), name)
+            return checked._replace(guide=guide._replace(is_strict=False))
         if self._kept is None:
             return await self._checked(guide, name)
         if guide not in self._kept and not self._kept.has_room():
@@ -512,16 +518,6 @@ class GuideGate:
             raise QueueFull(str(error), param=name, retry_after_s=RETRY_AFTER_S) from None
         except CheckFailed as error:
             raise unavailable(str(error)) from None
-
-
-def _followed(guide: Guide, name: str) -> Guide:
-    if keyword := find_unkept(guide.text):
-        raise InvalidRequest(
-            f"{name} is strict, but the engine cannot follow its schema: {keyword} has no effect; "
-            "leave it out, or send strict: false.",
-            param=name,
-        )
-    return guide._replace(is_strict=False)
 
 
 def _full(name: str) -> QueueFull:
@@ -565,12 +561,10 @@ def guide_check_for(
     program = engine.guide_check(tokenizer_info)
     if program is None:
         return None
-    if importlib.util.find_spec("xgrammar") is None:
+    if tokenizer_info is not None and importlib.util.find_spec("xgrammar") is None:
         logger.warning(
-            "XGrammar's Python package is not installed: JSON by a schema may have any blanks%s",
-            ""
-            if tokenizer_info is None
-            else ", and only length, depth and repetitions of guides are checked",
+            "XGrammar's Python package is not installed: only length, depth and repetitions of "
+            "guides are checked"
         )
     guides = GuideValidator(program, environment, compile_limit_s)
     if tokenizer_info is not None:  # a library of TensorRT-LLM's image, which may not load here

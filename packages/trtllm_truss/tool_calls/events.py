@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 _MAX_SCHEMAS = 64
 _NAMES = {
@@ -78,8 +79,9 @@ def _own_types(schema: Mapping[str, Any]) -> set[str]:
 
 def _resolve(root: Mapping[str, Any], reference: object) -> Any:
     node: Any = root
-    for part in str(reference).removeprefix("#").split("/")[1:]:
-        node = node.get(part) if isinstance(node, Mapping) else None
+    for part in unquote(str(reference).removeprefix("#")).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")  # RFC 6901
+        node = node.get(key) if isinstance(node, Mapping) else None
     return node
 
 
