@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from tests.support.template_server import TemplateServer
 
+from trtllm_truss.conversation import probing
+from trtllm_truss.conversation import templates as templates_module
 from trtllm_truss.conversation.form import Form
 from trtllm_truss.conversation.probing import MAX_PROBE_S, Shape, probe
 from trtllm_truss.conversation.templates import ModelTemplates
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% endfor %}"
@@ -127,6 +130,31 @@ def test_a_slow_template_is_not_asked_for_long() -> None:
     assert slow.renders < 20
     assert shape.form == Form()
     assert "takes too long" in shape.answers[1].answer
+
+
+HEAVY = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        f"{{% if messages | length > 1 %}}{HEAVY}{{% endif %}}",
+        "{% if messages | length > 1 %}{{ 'x' * 1000000000 }}{% endif %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{% if messages | length > 1 %}{{ f() }}{% endif %}",
+    ],
+)
+def test_a_hostile_template_ends_neither_a_start_nor_the_server(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "MAX_PROBE_S", 0.2)
+    monkeypatch.setattr(templates_module, "MAX_SEARCH_S", 0.2)
+    templates = ModelTemplates({"default": ChatTemplate(PLAIN + hostile)}, {})
+    renders = templates.shape.renders
+    assert renders < 200
+    turns = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "critic")]
+    with pytest.raises(InvalidRequest) as refused:
+        list(templates.written(turns, [{"type": "function", "function": {"name": "f"}}]))
+    assert refused.value.param == "messages"
 
 
 def test_a_marked_turn_shows_how_calls_are_written() -> None:

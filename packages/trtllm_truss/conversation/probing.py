@@ -162,6 +162,7 @@ _SYSTEM_WORDS = {
     "user": "system messages in the user's text",
 }
 _SYSTEM_NAME, _CALL_NAME = "a system message at the beginning", "a call and its result"
+_FUNCTIONS_NAME = "functions"
 _REASONING_NAME, _CONTINUING_NAME = "reasoning", "a last message to continue"
 
 
@@ -192,6 +193,7 @@ class Shape:
         """Say in one line what the template shows, for the operator."""
         form = self.form
         hidden = [each.question for each in self.answers if not each.is_shown]
+        functions = "functions" if form.tools != "text" else "functions described in the text"
         calls = "calls as text"
         if form.calls == "template":
             calls = "calls, one per turn" if form.one_call else "calls"
@@ -201,7 +203,7 @@ class Shape:
             reasoning = f"reasoning as {form.reasoning} ({places})"
         shown = [
             *([_SYSTEM_WORDS[form.system]] if _SYSTEM_NAME not in hidden else []),
-            "functions" if form.tools != "text" else "functions described in the text",
+            *([functions] if _FUNCTIONS_NAME not in hidden else []),
             *([calls] if _CALL_NAME not in hidden else []),
             reasoning,
             *(["content as parts"] if form.parts else []),
@@ -412,7 +414,7 @@ _TEXTS = (
 _OF_FUNCTIONS = frozenset({"function", "description", "parameter"})
 _FUNCTIONS = (
     _Question(
-        "functions",
+        _FUNCTIONS_NAME,
         [(_U,), (_S, _U)],
         [
             (_AS_IS, ""),
@@ -572,6 +574,9 @@ _OTHER_PLACES: tuple[tuple[str, Outline], ...] = (
 )
 
 
+_NOT_ASKED = "not asked: the template takes too long"
+
+
 class _Probe:
     """Asks the questions of one model's templates."""
 
@@ -595,10 +600,15 @@ class _Probe:
     def took_s(self) -> float:
         return self._clock() - self._began_s
 
+    def _is_slow(self) -> bool:
+        return self.took_s > MAX_PROBE_S
+
     def ask_all(self, group: _Group) -> None:
         """Ask the questions of a group."""
-        outcomes = [self._attempt(marked) for marked in group.together.conversations()]
-        if all(each.shows_all and not each.blemishes for each in outcomes):
+        if not self._is_slow() and all(
+            outcome.shows_all and not outcome.blemishes
+            for outcome in map(self._attempt, group.together.conversations())
+        ):
             for question in group.questions:
                 self._note(question.name, "shown", is_shown=True)
         else:
@@ -646,8 +656,8 @@ class _Probe:
             if form in tried:
                 continue
             tried.add(form)
-            if self.took_s > MAX_PROBE_S:
-                self._failure = self._failure or "not asked: the template takes too long"
+            if self._is_slow():
+                self._failure = self._failure or _NOT_ASKED
                 break
             outcomes = self._attempt_each(conversations, form)
             rendered += [each.shows_calls for each in outcomes if each.error is None]
@@ -683,10 +693,13 @@ class _Probe:
 
     def find_reasoning(self) -> frozenset[str]:
         """Find the key of reasoning, and the places where it is shown."""
+        if self._is_slow():
+            self._note(_REASONING_NAME, _NOT_ASKED, is_shown=False)
+            return frozenset()
         everywhere = [mark(outline) for outline in _REASONING_EVERYWHERE]
         plain = self._attempt(everywhere[0], replace(self.form, reasoning=""))
         for key, words in _REASONING.items():
-            if self.took_s > MAX_PROBE_S:
+            if self._is_slow():
                 break
             form = replace(self.form, reasoning=key)
             outcome = plain if plain.error else self._attempt(everywhere[0], form)
@@ -725,6 +738,9 @@ class _Probe:
     def find_continuing(self) -> bool:
         """Find whether a prompt can end with the text of the last message."""
         marked = mark((_U, _A))
+        if self._is_slow():
+            self._note(_CONTINUING_NAME, _NOT_ASKED, is_shown=False)
+            return False
         try:
             prompt = self.render(
                 write(marked.turns, None, self.form),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,6 +48,10 @@ _KEPT_FORMS = 512
 """Outlines whose form is remembered."""
 
 _MAX_ATTEMPTS = 48
+MAX_SEARCH_S = 2.0
+"""CPU time of the attempts for one outline, each of which has the template's own limit too. A usual
+template takes 0.3 ms for each."""
+
 _MAX_OUTLINE_TURNS = 512
 _LONG_VARIABLES = 256
 
@@ -302,10 +307,13 @@ class ModelTemplates:
 
         first: Outcome | None = None
         best: tuple[int, Form] | None = None
+        began_s = time.thread_time()
         for form in _candidates(shape.form, marked):
             outcome = attempt(render, marked, form)
             first = first or outcome
             if not outcome.shows_texts:
+                if time.thread_time() - began_s > MAX_SEARCH_S:
+                    break
                 continue
             lost = [
                 each
