@@ -23,8 +23,12 @@ def test_a_replica_downloads_from_s3(
     built = ensured(wanted)
     listed = s3.client.list_objects_v2(Bucket="engines", Prefix="tiny/int8/")["Contents"]
     assert {entry["Key"].removeprefix("tiny/int8/") for entry in listed} == {
-        "README.md", "model.gguf", "tokenizer.json", "engine.manifest.json",
-    }  # fmt: skip
+        "README.md",
+        "model.gguf",
+        "tokenizer.json",
+        "engine.manifest.json",
+        "generation_config.json",
+    }
     for name in ("HF_HOME", "HF_HUB_CACHE"):
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", str(tmp_path / f"replica-{name}"))
     fetched = ensured(wanted)

@@ -27,6 +27,7 @@ from tests.support.paths import ROOT
 from tests.support.s3_server import S3Server
 from tests.support.smollm2 import write_small_smollm2
 
+from trtllm_truss.builder.converters import INSTALL_COMMAND
 from trtllm_truss.engines.host import IMAGES, image_for
 from trtllm_workbench.cli.main import main
 
@@ -287,6 +288,19 @@ def test_lmi_settings_that_build(tmp_path: Path, hub: HubServer, initialize: Ini
     assert written.metadata["build"]["checkpoint_repository"] == "org/model"
     assert written.config["resources"]["accelerator"] == "A10G:2"
     assert "publish_to" in written.readme
+
+
+@pytest.mark.parametrize(("release", "installs"), [("24.08", True), ("25.10", False)])
+def test_a_build_in_an_old_image_installs_what_its_scripts_need(
+    release: str, installs: bool, tmp_path: Path, hub: HubServer, initialize: Initialize
+) -> None:
+    weights = {"config.json": json.dumps(llama()).encode(), "model.safetensors": b"w"}
+    hub.add("org/model", weights | TOKENIZER)
+    file = tmp_path / "lmi.env"
+    file.write_text("HF_MODEL_ID=org/model\nOPTION_MAX_SEQ_LEN=8192\n")
+    image = f"nvcr.io/nvidia/tritonserver:{release}-trtllm-python-py3"
+    written = initialize(str(file), "--image", image)
+    assert (INSTALL_COMMAND in written.config.get("build_commands", [])) is installs
 
 
 def test_an_image_of_the_users(tmp_path: Path, tokenizer: str, initialize: Initialize) -> None:

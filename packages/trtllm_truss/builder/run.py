@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.listing import tokenizer_files
 from trtllm_truss.artifacts.open_repository import shared_folder
+from trtllm_truss.builder import converters
 from trtllm_truss.builder.commands import Target
 from trtllm_truss.builder.jobs import (
     Job,
@@ -146,14 +147,17 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
 
 
 def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
-    """Return the environment of a step: without secrets, with this package importable.
+    """Return the environment of a step, without secrets.
+
+    This package is importable, and the packages of the conversion scripts come first.
 
     `passed` names further variables of this process to pass on.
     """
     environment = child_environment(variables, passed, online=True)
     packages = str(Path(__file__).parents[3])
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*known, packages]))
+    own = [str(converters.FOLDER)] if converters.FOLDER.is_dir() else []
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*own, *known, packages]))
     cuda = find_cuda(find_gpus(variables).driver_version, variables)
     if cuda.library_paths:
         libraries = [*map(str, cuda.library_paths), environment.get("LD_LIBRARY_PATH", "")]
@@ -247,12 +251,14 @@ def build_engine(job: Job, variables: Mapping[str, str], report: Callable[[str],
             report(f"found the same build: {workspace.engine}")
             return workspace.engine
         tools = find_tools(job.build, job.target or Target(), variables)
+        environment = step_environment(variables, job.settings.serving.pass_environment)
+        if not job.build.for_cpu:
+            converters.require_importable(tools["$PYTHON"], environment)
         validate_disk_space(job)
         report(f"checkpoint: {job.build.checkpoint_repository}")
         is_trusted = job.settings.trust_remote_code and job.target is not None
         checkpoint = job.source.fetch(with_code=is_trusted)
         values = shell_variables(job, _changed_checkpoint(job, checkpoint), tools)
-        environment = step_environment(variables, job.settings.serving.pass_environment)
         for number, step in enumerate(job.plan.steps, 1):
             label = f"[{number}/{len(job.plan.steps)}] {step.name}"
             _run_step(workspace, step, label, values, environment, report)

@@ -25,6 +25,7 @@ from trtllm_truss import __version__
 from trtllm_truss.artifacts.open_repository import PACKAGE
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
+from trtllm_truss.builder.converters import INSTALL_COMMAND
 from trtllm_truss.engines.host import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
@@ -262,6 +263,7 @@ class TrussPlan:
         egress: whether the container may reach other hosts.
         truss_version: the release of Truss's server to pin; None leaves it to `truss push`.
         own_server: serve by this project's server in place of Truss's.
+        converts: the image's conversion scripts need packages of their own.
         engine_bytes: of a CPU engine; 0 if unknown.
         wheels: installed without dependencies.
         requirements: lines added to requirements.txt.
@@ -285,6 +287,7 @@ class TrussPlan:
     egress: bool = True
     truss_version: str | None = None
     own_server: bool = False
+    converts: bool = False
     engine_bytes: int = 0
     wheels: Sequence[str] = ()
     requirements: Sequence[str] = ()
@@ -348,6 +351,10 @@ def config_text(plan: TrussPlan) -> str:
     )
     base_image = plan.runtime.section
     commands = build_commands(plan.wheels)
+    reasons = ["Wheels used as archives; pip compares their hashes."] if commands else []
+    if plan.converts:
+        commands.append(INSTALL_COMMAND)
+        reasons.append("Versions for the conversion scripts, which requirements.txt replaces.")
     sections: list[tuple[str, dict[str, Any]]] = [
         (
             header,
@@ -359,9 +366,7 @@ def config_text(plan: TrussPlan) -> str:
         ),
         (plan.runtime.reason, {"base_image": base_image}) if base_image else ("", {}),
         ("", {"requirements_file": "./requirements.txt"}),
-        ("Wheels used as archives; pip compares their hashes.", {"build_commands": commands})
-        if commands
-        else ("", {}),
+        (" ".join(reasons), {"build_commands": commands}) if commands else ("", {}),
         (
             "",
             {

@@ -33,6 +33,7 @@ from trtllm_truss.engines.host import (
 from trtllm_truss.engines.kinds import check_compatibility, open_adapters, with_settings
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.releases import holds
 from trtllm_truss.serving.preparation import (
     cache_capacity,
     open_engine,
@@ -225,12 +226,13 @@ def _plan_build(
 
     if options.nodes > 1:
         raise SettingsError("--node-count needs an engine or a checkpoint; a build has one host.")
+    version = runtime.image and version_in(runtime.image)
     requirements = Requirements(
         degrees=_degrees(metadata),
         others=settings.pipeline_parallelism,
         option=options.option,
         runtime=runtime,
-        version=runtime.image and version_in(runtime.image),
+        version=version,
         settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
         examine=examine,
     )
@@ -249,6 +251,7 @@ def _plan_build(
         needs_of_build(settings, checkpoint, tokenizer),
         kind="a TensorRT-LLM engine that the Truss builds when it starts",
         runtime=runtime,
+        converts=bool(version) and holds("requirements_break_transformers", version),
         place=where,
         takes_messages=_has_chat_template(tokenizer.source if tokenizer else source, names),
         notes=[

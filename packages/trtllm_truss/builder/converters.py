@@ -1,0 +1,55 @@
+"""Packages of TensorRT-LLM's conversion scripts.
+
+A Truss's requirements replace `tokenizers` and `huggingface_hub` of an image up to 25.02 by newer
+ones, which its `transformers` refuses (`dependency_versions_check.py` of 4.38.2 and 4.45.1),
+and with it `import tensorrt_llm`. A build command installs the versions that it asks for into a
+folder of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtllm_truss.errors import BuildError
+
+FOLDER = Path("/opt/trtllm-truss-converters")
+INSTALL_COMMAND = (
+    '/usr/bin/python3 -c "import importlib.metadata as m; '
+    "print(*[line for line in m.requires('transformers') "
+    "if line.startswith(('tokenizers', 'huggingface')) and 'extra' not in line], sep='\\n')\" "
+    f"| /usr/bin/python3 -m pip install --no-deps --target {FOLDER} -r /dev/stdin"
+)
+"""`build_commands` of config.yaml; build commands run after the requirements are installed."""
+
+_IMPORT_LIMIT_S = 300.0
+_IMPORT_ERROR = re.compile(r"(?m)^ImportError: (.+)")
+
+
+def require_importable(
+    python: str, environment: Mapping[str, str], command: str = INSTALL_COMMAND
+) -> None:
+    """Import `transformers` as a conversion script does. The script itself reports a missing one.
+
+    Args:
+        command: named as the remedy.
+
+    Raises:
+        BuildError: another package of a wrong version breaks it.
+    """
+    program = [python, "-c", "import transformers"]
+    try:
+        ended = subprocess.run(
+            program, env=environment, capture_output=True, timeout=_IMPORT_LIMIT_S, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    found = _IMPORT_ERROR.search(ended.stderr)
+    if ended.returncode and found:
+        raise BuildError(
+            f"the conversion scripts need transformers, which {python} cannot import: "
+            f"{found[1][:300]} Add its own versions to build_commands of "
+            f"config.yaml, and deploy again: {command}"
+        )
