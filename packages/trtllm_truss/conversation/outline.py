@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from trtllm_truss.conversation import Turn
@@ -51,35 +52,36 @@ Outline = tuple[TurnOutline, ...]
 
 def outline_of(turns: Sequence[Mapping[str, Any]]) -> Outline:
     """Return the outline of a conversation."""
-    steps: list[Outline] = []
+    steps: list[list[TurnOutline]] = []
     calls = find_calls(turns)
     for turn, call in zip(turns, calls, strict=True):
-        outline = _turn(turn, None if call is None else call[1])
+        text = turn.get("content")
+        outline = _known_turn(
+            turn["role"],
+            "none" if text is None else "text" if text and not text.isspace() else "blank",
+            bool(turn.get("reasoning_content")),
+            tuple(map(_arguments, turn["tool_calls"])) if "tool_calls" in turn else (),
+            None if call is None else call[1],
+            "name" in turn,
+        )
         if outline.role == "tool" and steps:
-            steps[-1] = (*steps[-1], outline)
+            steps[-1].append(outline)
         else:
-            steps.append((outline,))
-    rounds: list[tuple[Outline, ...]] = []
+            steps.append([outline])
+    rounds: list[list[Outline]] = []
+    last = ""
     for step in steps:
-        opens = step[0].role == "user" and not (rounds and rounds[-1][-1][0].role == "user")
-        if opens or not rounds:
-            rounds.append((step,))
-        else:
-            rounds[-1] = (*rounds[-1], step)
+        role = step[0].role
+        if (role == "user" and last != "user") or not rounds:
+            rounds.append([])
+        rounds[-1].append(tuple(step))
+        last = role
     short = _shortened([_shortened(each) for each in rounds])
     return tuple(turn for steps in short for step in steps for turn in step)
 
 
-def _turn(turn: Mapping[str, Any], answers: int | None) -> TurnOutline:
-    text = turn.get("content")
-    return TurnOutline(
-        turn["role"],
-        "none" if text is None else "text" if text.strip() else "blank",
-        bool(turn.get("reasoning_content")),
-        tuple(map(_arguments, turn.get("tool_calls", ()))),
-        answers,
-        "name" in turn,
-    )
+_known_turn = lru_cache(1024)(TurnOutline)
+"""Equal outlines are one object: they are compared and hashed for each request."""
 
 
 def _arguments(call: Mapping[str, Any]) -> CallOutline:
@@ -91,8 +93,10 @@ def _arguments(call: Mapping[str, Any]) -> CallOutline:
 
 def _shortened(items: Sequence[T]) -> tuple[T, ...]:
     kept: list[T] = []
+    equal = 0
     for item in items:
-        if kept[-_KEPT_EQUAL:] != [item] * _KEPT_EQUAL:
+        equal = equal + 1 if kept and kept[-1] == item else 1
+        if equal <= _KEPT_EQUAL:
             kept.append(item)
     if len(kept) <= _KEPT_FIRST + _KEPT_LAST:
         return tuple(kept)

@@ -187,14 +187,16 @@ def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | Non
     for place, turn in enumerate(turns):
         answered = None
         if turn["role"] != "tool":
-            in_order = [(place, at) for at, _ in enumerate(turn.get("tool_calls", ()))]
-            ids = [call.get("id") for call in turn.get("tool_calls", ())]
-            open_calls = {id_: at for id_, at in zip(ids, in_order, strict=True) if id_}
+            in_order, open_calls = [], {}
+            for at, call in enumerate(turn.get("tool_calls", ())):
+                in_order.append((place, at))
+                if id_ := call.get("id"):
+                    open_calls[id_] = (place, at)
         elif id_ := turn.get("tool_call_id"):
             answered = open_calls.get(id_)
         elif in_order:
             answered = in_order[0]
-        if answered in in_order:
+        if answered is not None and answered in in_order:
             in_order.remove(answered)
         found.append(answered)
     return found
