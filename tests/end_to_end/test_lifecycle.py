@@ -47,6 +47,12 @@ def test_no_secret_stays_with_the_server_or_reaches_triton(server: Served) -> No
     assert "s3cr3t" not in server.log
 
 
+def test_the_address_for_openai_clients_is_printed(server: Served) -> None:
+    (line,) = [line for line in server.lines if line.startswith("ready: ")]
+    address = re.search(r"OpenAI (\S+/v1),", line)[1]
+    assert httpx.get(f"{address}/models", timeout=60).json()["object"] == "list"
+
+
 @pytest.mark.engines("cpu")
 def test_weights_are_in_huge_pages(server: Served) -> None:
     modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -30,7 +30,6 @@ FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOLDERS = "packages|workbench|tests|tools|benchmarks|model|data|examples"
 PLACEHOLDER = "…"
-README_LINES = 150
 
 each_page = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 
@@ -153,9 +152,8 @@ def test_every_page_is_in_the_index() -> None:
     assert named == {file.name for file in ROOT.glob("docs/*.md")} - {"README.md"}
 
 
-def test_the_readme_is_short_and_its_figures_are_measured() -> None:
+def test_the_figures_of_the_readme_are_measured() -> None:
     text = page("README.md")
-    assert len(text.splitlines()) <= README_LINES
     figures = re.findall(r"[\d,.]+ ±[\d,.]+", text)
     assert len(figures) >= 3
     measured = page("docs/performance.md")

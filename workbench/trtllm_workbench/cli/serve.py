@@ -244,7 +244,7 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
             raise
         pulse.ready()
         status.ready()
-        echo(f"ready: POST {server.url}")
+        echo(f"ready: OpenAI {server.root_url}/v1, predict {server.url}")
         echo(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
         echo(f"  trtllm-truss chat --url {server.root_url}")
         if remote_api is not None:
