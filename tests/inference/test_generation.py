@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -426,6 +426,20 @@ async def test_an_abandoned_request_keeps_its_slot_until_the_engine_has_stopped_
     engine.stopping.set_result(None)
     assert texts(await following) == {0: "ab"}
     assert engine.admission.running == 0
+
+
+@virtually
+async def test_a_hang_is_noticed_whose_callers_leave(tokenizer: TextTokenizer) -> None:
+    """Each leaves after 30 s, and the engine does not stop its request."""
+    loop = asyncio.get_running_loop()
+    engine = FakeEngine(lambda _: [1e6, "a"], tokenizer, places=2, clock=loop.time)
+    began = loop.time()
+    while engine.heartbeat.silent_for_s < 100 and loop.time() < began + 1000:
+        engine.stopping = loop.create_future()
+        loop.call_later(60, engine.stopping.set_result, None)  # given up
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(generated(engine, asked()), 30)
+    assert loop.time() < began + 150
 
 
 @virtually

@@ -41,6 +41,21 @@ def test_a_new_request_does_not_hide_a_hang(heartbeat: EngineHeartbeat, now: lis
         assert heartbeat.silent_for_s == 0
 
 
+def test_callers_that_leave_one_after_another_do_not_hide_a_hang(
+    heartbeat: EngineHeartbeat, now: list[float]
+) -> None:
+    for _ in range(3):
+        with contextlib.suppress(TimeoutError), heartbeat.waiting():
+            now[0] += 5
+            raise TimeoutError
+        now[0] += 0.5
+    with heartbeat.waiting():
+        assert heartbeat.silent_for_s == 16.5
+    now[0] += 60  # idle
+    with heartbeat.waiting():
+        assert heartbeat.silent_for_s == 0
+
+
 def test_a_cancelled_wait_is_not_a_sign_of_life(
     heartbeat: EngineHeartbeat, now: list[float]
 ) -> None:

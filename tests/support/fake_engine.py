@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ class FakeEngine:
         cached: what it tells of each request's prompt that asks for a report.
         cache_report: how it tells.
         logits_vocabulary: size of the vocabulary of an engine that returns logits.
+        clock: of the heartbeat.
 
     Attributes:
         stopping: resolves once the engine has stopped the requests that are abandoned; None if it
@@ -65,6 +67,7 @@ class FakeEngine:
         cached: int | None = None,
         cache_report: CacheReport | None = None,
         logits_vocabulary: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stopping: asyncio.Future[None] | None = None
         self.requests: list[EngineRequest] = []
@@ -79,7 +82,7 @@ class FakeEngine:
         self.sampling: dict[str, object] = {}
         self.chat_template = tokenizer.chat_template
         self.context_tokens = engine.max_sequence_tokens
-        self.heartbeat = EngineHeartbeat()
+        self.heartbeat = EngineHeartbeat(clock)
         capabilities = Capabilities(
             kv_cache_tokens=kv_cache_tokens,
             top_log_probs=top_log_probs,

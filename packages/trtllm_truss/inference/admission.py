@@ -21,11 +21,16 @@ from trtllm_truss.settings.model import Serving, Settings
 _FAILURES = 3
 """Consecutive failures that count as silence."""
 
+_GAP_S = 1.0
+"""Silence goes on if another request waits within this time of the last one."""
+
 
 class EngineHeartbeat:
     """Tracks the requests that wait for the engine, and its last sign of life.
 
-    A request with a slow reader or an unchecked guide does not wait for the engine.
+    A request with a slow reader or an unchecked guide does not wait for the engine. One whose
+    caller has left does until the engine has stopped it, because it keeps its slot: else callers
+    with less patience than `serving.hang_timeout_s` would hide a hang.
     Written by the event loop, read by the supervisor's thread.
 
     Attributes:
@@ -39,6 +44,7 @@ class EngineHeartbeat:
         self._clock = clock
         self._waiting = 0
         self._last_sign = 0.0
+        self._last_wait = -math.inf
         self._failures = 0
         self._first_failure = self._last_failure = 0.0
 
@@ -46,13 +52,23 @@ class EngineHeartbeat:
         """Mark one request as waiting; a token or a rejection is a sign of life."""
         return self
 
-    def __enter__(self) -> None:
-        if self._waiting == 0:
-            self._last_sign = self._clock()
+    def begin(self) -> None:
+        """Count one more request that waits."""
+        now = self._clock()
+        if self._waiting == 0 and now - self._last_wait > _GAP_S:
+            self._last_sign = now
         self._waiting += 1
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def end(self) -> None:
+        """Count one less, without a sign of life."""
         self._waiting -= 1
+        self._last_wait = self._clock()
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end()
         if error is None or (
             isinstance(error, TrussError) and not isinstance(error, EngineUnavailable)
         ):

@@ -219,7 +219,7 @@ class Generator:
             if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
                 held.callback((await self._logits.admit(tokens, prepared.parts)).release)
             slot = await self._admission.admit(prepared.tokens, prepared.parts)
-            place = held.enter_context(_Place(slot))
+            place = held.enter_context(_Place(slot, self._heartbeat))
             admitted = asyncio.get_running_loop().time()
             record.queued(admitted - arrived)
             reader = kind(
@@ -263,14 +263,18 @@ class _Place:
     The engine runs an abandoned request until it has stopped it. A slot that is free before lets
     the next request wait in the engine, which processes its prompt even if its client leaves.
 
+    Args:
+        heartbeat: counts the request as waiting until then.
+
     Attributes:
         stream: of the last request; None before the first one.
     """
 
-    __slots__ = ("_slot", "stream")
+    __slots__ = ("_heartbeat", "_slot", "stream")
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, heartbeat: EngineHeartbeat) -> None:
         self._slot = slot
+        self._heartbeat = heartbeat
         self.stream: ResponseStream | None = None
 
     def __enter__(self) -> _Place:
@@ -281,7 +285,12 @@ class _Place:
         if stopping is None or stopping.done():
             self._slot.release()
         else:
-            stopping.add_done_callback(lambda _: self._slot.release())
+            self._heartbeat.begin()
+            stopping.add_done_callback(self._stopped)
+
+    def _stopped(self, _: object) -> None:
+        self._heartbeat.end()
+        self._slot.release()
 
 
 def _release_last(slot: Slot, reader: EngineReader[Any], request: EngineRequest) -> None:
