@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,9 @@ def test_fused_layers_are_adapted_by_later_releases() -> None:
         (adapter_config(use_bdlora={"a": 1}), "sets use_bdlora"),
         (adapter_config(arrow_config={"a": 1}), "sets arrow_config"),
         (adapter_config(init_lora_weights="pissa_niter_4"), "with which PEFT changes the model"),
+        (adapter_config(init_lora_weights="loftq"), "with which PEFT changes the model"),
+        (adapter_config(lora_alpha=math.nan), "lora_alpha NaN; it must be a number"),
+        (adapter_config(lora_alpha=10**400, alpha_pattern={"q_proj": 8}), "has lora_alpha 1000"),
     ],
 )
 def test_configurations_that_are_refused(content: bytes, words: str) -> None:

@@ -140,7 +140,7 @@ def _check_places(name: str, tensors: Mapping[str, Any], total_bytes: int) -> No
             raise _damaged(name, f"its header does not describe {shown(key)}")
         bits = _BITS.get(dtype)
         if bits is not None and prod(shape) * bits != 8 * (place[1] - place[0]):
-            raise _damaged(name, f"{shown(key)} has another size than its shape {shape}")
+            raise _damaged(name, f"{shown(key)} has another size than its shape {shown(shape)}")
         places.append(place)
     end = 0
     for start, stop in sorted(places):
@@ -179,8 +179,14 @@ _REFUSED_FIELDS = {
 }
 """Fields that change what an adapter does, and what TensorRT-LLM would have to apply."""
 
-_CHANGES_THE_MODEL = ("pissa", "olora", "corda", "lora_ga")
-"""Beginnings of `init_lora_weights` with which PEFT subtracts the first matrices from the model."""
+_CHANGES_THE_MODEL = ("pissa", "olora", "corda", "lora_ga", "loftq")
+"""Beginnings of `init_lora_weights` with which PEFT changes the model's own weights.
+
+LoftQ replaces them by quantized ones (``loftq_init`` of ``peft/tuners/lora/layer.py``), the others
+subtract the first matrices.
+"""
+
+_LARGEST = 3e38  # of FP32, in which adapters are scaled
 
 
 def _check_config(content: bytes) -> None:
@@ -196,7 +202,8 @@ def _check_config(content: bytes) -> None:
         raise ArtifactError(
             f"{ADAPTER_CONFIG} has the rank r {shown(rank)}; it must be a number above 0."
         )
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if alpha is None or not (is_number and abs(alpha) < _LARGEST):
         raise ArtifactError(f"{ADAPTER_CONFIG} has lora_alpha {shown(alpha)}; it must be a number.")
     for field, what in _REFUSED_FIELDS.items():
         if config.get(field):
@@ -214,7 +221,8 @@ def _check_config(content: bytes) -> None:
     if start.startswith(_CHANGES_THE_MODEL):
         raise ArtifactError(
             f"{ADAPTER_CONFIG} has init_lora_weights {shown(start)}, with which PEFT changes the "
-            "model too; save the adapter with path_initial_model_for_weight_conversion."
+            "model too; save the adapter with path_initial_model_for_weight_conversion, "
+            f"{_MERGE}."
         )
 
 
