@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import NamedTuple
 
 import openvino_genai
@@ -128,7 +129,9 @@ class GuidedRequests:
             del self._unchecked[arrival]
             error = result.exception()
             if error is None:
-                self._checked[arrival] = result.result().kept_bytes
+                checked = result.result()  # the grammar of a schema, which GenAI would break
+                request = replace(arrival.request, guide=checked.guide)
+                self._checked[arrival._replace(request=request)] = checked.kept_bytes
             elif isinstance(error, GuideFault):
                 _refuse(arrival, str(error))
             else:
