@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -425,3 +426,16 @@ def test_a_folder_is_read_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "sql" / "adapter_config.json").unlink()
     with pytest.raises(ArtifactError, match=r"^adapter_config.json cannot be read \(No such file"):
         read_adapter_folder("sql", tmp_path / "sql")
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    for each, content in (
+        ("adapter_config.json", adapter_config()),
+        ("adapter_model.safetensors", adapter_weights()),
+    ):
+        (tmp_path / each).write_bytes(content)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ArtifactError, match=rf"{name} cannot be read \(a pipe\)"):
+        read_adapter_folder("sql", tmp_path)

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from stat import S_ISFIFO
 from typing import Any, TypeGuard
 
 from trtllm_truss.engines.diagnostics import parse_json, shortlist
@@ -88,6 +89,9 @@ def read_adapter_folder(name: str, folder: Path) -> Adapter:
         ArtifactError: as in `read_adapter`, or a file is missing.
     """
     try:
+        for each in FILES:  # a pipe would be waited for
+            if S_ISFIFO((folder / each).stat().st_mode):
+                raise ArtifactError(f"{each} cannot be read (a pipe).")
         file = folder / WEIGHTS_FILE
         with file.open("rb") as opened:
 
