@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
@@ -24,13 +26,19 @@ def test_there_are_templates_of_many_families() -> None:
     assert len(CONVERSATIONS) >= 22
 
 
+PATHS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "chat": ("/tokenize", {}),
+    "messages": ("/v1/messages", {"model": "m", "max_tokens": 5}),
+    "responses": ("/v1/responses", {"model": "m", "max_output_tokens": 16}),
+}
+
+
 @pytest.mark.parametrize("name", ROWS)
 async def test_all_texts_reach_the_prompt(name: str) -> None:
     """Through the public routes; `transformers` loses or refuses a third of these."""
     row: Row = ROWS[name]
     for conversation in CONVERSATIONS:
-        path = "/tokenize" if conversation.api == "chat" else "/v1/messages"
-        fields = {} if conversation.api == "chat" else {"model": "m", "max_tokens": 5}
+        path, fields = PATHS[conversation.api]
         answer = await server(name).post(path, {**fields, **conversation.body})
         assert answer.status == 200, (conversation.name, answer.body)
         wanted = [*conversation.words, *row.shown_reasoning(conversation)]

@@ -22,7 +22,7 @@ class Conversation:
     Attributes:
         name: its shape in words.
         body: without `model` and `max_tokens`.
-        api: `chat` or `messages`.
+        api: `chat`, `messages` or `responses`.
         reasoning: the words of its reasoning, which templates may leave out by design.
     """
 
@@ -299,5 +299,32 @@ CONVERSATIONS: Sequence[Conversation] = (
         _assistant("", tool_calls=[_call()]),
         _result(content=""),
         tools=[TOOL],
+    ),
+    Conversation(
+        "items of Responses",
+        {
+            "instructions": "RULE1",
+            "input": [
+                _user(),
+                {"role": "developer", "content": [{"type": "input_text", "text": "RULE2"}]},
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "WHY1"}]},
+                _assistant([{"type": "output_text", "text": "SAID1"}], type="message"),
+                *(
+                    {"type": "function_call", "call_id": f"c{number}", "name": f"CALLED{number}"}
+                    | {"arguments": arguments}
+                    for number, arguments in ((1, '{"city": "ARG1"}'), (2, '{"city": "ARG2'))
+                ),
+                {"type": "function_call_output", "call_id": "c1", "output": "RESULT1"},
+                {
+                    "type": "function_call_output",
+                    "call_id": "c2",
+                    "output": [{"type": "input_text", "text": "RESULT2"}],
+                },
+                _user("ASK2"),
+            ],
+            "tools": [{"type": "function", "name": "TOOLNAME1", "parameters": _NULLABLE}],
+        },
+        "responses",
+        reasoning=["WHY1"],
     ),
 )

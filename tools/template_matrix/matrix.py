@@ -20,6 +20,7 @@ from trtllm_truss.conversation.writing import write, write_as_json
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat
+from trtllm_truss.protocols.responses.body import parse_response
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S
@@ -160,6 +161,8 @@ def read(conversation: Conversation) -> GenerationRequest:
     body: dict[str, Any] = {"model": "m", "max_tokens": 5, **conversation.body}
     if conversation.api == "messages":
         return parse_messages(body, {}).request
+    if conversation.api == "responses":
+        return parse_response({"model": "m", **conversation.body}, {}).request
     return parse_chat(body, {}).requests[0]
 
 
