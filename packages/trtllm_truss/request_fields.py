@@ -255,7 +255,7 @@ OPTIONS = (
     RequestField(
         name="disable_any_whitespace",
         kind=bool,
-        meaning="False allows JSON by a schema any blanks between its parts, also without an end.",
+        meaning="If false, schema-constrained JSON may contain any whitespace, even endless.",
         default=True,
         attribute="fixes_blanks",
     ),

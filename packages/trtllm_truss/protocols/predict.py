@@ -94,7 +94,9 @@ class PredictBody(Strict):
         "text that the model writes, calls and reasoning included.",
     )
     tool_choice: Any = Field(None, description="As in chat completions.")
-    parallel_tool_calls: bool = Field(True, description="False limits a forced call to one.")
+    parallel_tool_calls: bool = Field(
+        True, description="If false, a forced tool call produces at most one call."
+    )
     response_format: dict[str, Any] | None = Field(
         None,
         description="The form of the answer, as in chat completions; with `messages` and a "

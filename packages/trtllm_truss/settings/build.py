@@ -112,8 +112,9 @@ class Build(Strict):
         None,
         ge=1,
         le=_MAX_TOKENS,
-        description="Limit of generated tokens, without the prompt; set with max_input_len, "
-        "instead of max_seq_len. (From LMI 0.30 on, its option of this name means max_seq_len.)",
+        description="Maximum number of generated tokens, excluding the prompt; set with "
+        "max_input_len, instead of max_seq_len. (From LMI 0.30 on, its option of this name "
+        "means max_seq_len.)",
     )
     max_seq_len: int | None = Field(
         None,

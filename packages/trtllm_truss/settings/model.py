@@ -462,7 +462,7 @@ class Settings(Strict):
         "Triton hands requests to them in turn, so that one may wait in a full copy while another "
         "has room). "
         "`max_beam_width` defaults to the engine's, up to 0.9 to 1; requests of different widths "
-        "never run together, so 1 prevents requests with beams from delaying others. "
+        "never run together; set it to 1 so that beam-search requests cannot delay others. "
         "`guided_decoding_backend: xgrammar` enables answers by a schema, a regular expression or "
         "a grammar. `llm_args` holds arguments of `tensorrt_llm.LLM` for a checkpoint "
         "([llm-api.md](llm-api.md)).",
