@@ -231,6 +231,11 @@ def test_signals_are_causes_too(returncode, words):
     assert explain_exit([], returncode).endswith(words)
 
 
+def test_a_kill_after_a_signal_from_outside_is_no_lack_of_memory():
+    assert "truss push --watch" in explain_exit(["Signal (15) received."], 137)
+    assert "truss push --watch" not in explain_exit(["Signal (15) received."], 1)
+
+
 def test_port_conflict():
     assert is_port_conflict(["error: failed to start GRPC service: Unavailable - Socket in use"])
     assert is_port_conflict(["[h:9] PRTE ERROR: Fatal in file /x/oob_tcp_component.c at line 582"])

@@ -59,6 +59,13 @@ _BY_SIGNAL = {
     "1 GiB or more for each GPU (Docker: --shm-size).",
 }
 
+_ENDED_FROM_OUTSIDE = re.compile(r"\bSignal \(15\) received\b")
+"""Printed by Triton at SIGTERM. This server explains no exit that it asked for."""
+_BY_SIGTERM = (
+    "Another program sent Triton SIGTERM before; `truss push --watch` ends all processes of the "
+    "container at each change."
+)
+
 
 def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
     """Return the known error in a server's log, or its last error line, as one or two sentences.
@@ -78,6 +85,8 @@ def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
     log = f"Its log: {error_line}" if error_line else "Its log is empty."
     number = None if returncode is None else signal_of(returncode)
     hint = _BY_SIGNAL.get(number) if number is not None else None
+    if hint and any(_ENDED_FROM_OUTSIDE.search(line) for line in lines):
+        hint = _BY_SIGTERM
     return f"{hint} {log}" if hint else log
 
 
