@@ -183,9 +183,9 @@ def test_names_of_the_manifests_agree() -> None:
     assert set(claims) == {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
     claim = claims["engines"]["persistentVolumeClaim"]["claimName"]
     assert claim == manifest("PersistentVolumeClaim")["metadata"]["name"]
-    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    assert {"truss.yaml", "autoscaling.yaml"} <= set(listed)
-    assert all((KUBERNETES / name).exists() for name in listed)
+    text = (KUBERNETES / "kustomization.yaml").read_text()
+    assert yaml.safe_load(text)["resources"] == ["truss.yaml"]  # KEDA is not in every cluster
+    assert yaml.safe_load(text.replace("# - ", "- "))["resources"][1:] == ["autoscaling.yaml"]
 
 
 CUSTOM = ("inference-pool.yaml", "kserve.yaml")
