@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client import REGISTRY
@@ -15,8 +16,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from trtllm_truss import __version__
 from trtllm_truss.errors import InternalError, StartupError, TrussError
-from trtllm_truss.exposition import Histogram, Numbers, TritonMetrics
+from trtllm_truss.exposition import Histogram, Numbers, Rendered, TritonMetrics
 from trtllm_truss.requests import FinishReason
 
 if TYPE_CHECKING:
@@ -201,6 +203,7 @@ class Metrics(Collector):
         engine_up: returns True while the engine answers.
         load: returns what admission reckons with.
         adapters: names of the LoRA adapters; the first one's number is 1.
+        build: labels of `trtllm_truss_build_info`: image and model.
         mounted: returns the check of mounted files, if any.
         restarts: returns the number of times the engine was started again.
         clock: seconds, monotonic.
@@ -212,6 +215,7 @@ class Metrics(Collector):
         engine_up: Callable[[], bool],
         load: Callable[[], Load] = lambda: Load(),
         adapters: Sequence[str] = (),
+        build: Mapping[str, str] = MappingProxyType({}),
         mounted: Callable[[], MountedFiles | None] = lambda: None,
         restarts: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
@@ -219,6 +223,12 @@ class Metrics(Collector):
         self._engine_up = engine_up
         self._load = load
         self._adapters = adapters
+        labels = {"version": __version__, **build}
+        info = GaugeMetricFamily(
+            f"{PREFIX}build_info", "What is deployed; always 1.", labels=[*labels]
+        )
+        info.add_metric([*labels.values()], 1)
+        self._build_info = Rendered(info)
         self._mounted = mounted
         self._restarts = restarts
         self._clock = clock
@@ -274,6 +284,7 @@ class Metrics(Collector):
         ):
             yield Numbers("gauge", PREFIX + name, documentation, value)
         yield _counter("engine_restarts", "Times the engine was started again.", self._restarts())
+        yield self._build_info
 
     def _for_gateways(self, load: Load) -> Iterator[Metric]:
         """Yield what endpoint pickers read, under the names that they know of trtllm-serve.

@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| `((?:trtllm_|vllm:)\w+)` \| (\w+) \| ([^|]*)\|", re.MULTI
 
 def test_page_has_every_metric_with_its_type_and_labels() -> None:
     shown = {}
-    metrics = Metrics(engine_up=lambda: True, adapters=["a"])
+    metrics = Metrics(engine_up=lambda: True, adapters=["a"], build={"image": "", "model": ""})
     metrics.request_started("predict", "a").cached(0)  # without it, its counter is absent
     for family in metrics.collect():
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from trtllm_truss import __version__
 from trtllm_truss.errors import DeadlineExceeded, InvalidRequest, QueueFull
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.requests import FinishReason
@@ -185,6 +186,14 @@ def test_gauges_are_read_when_scraped() -> None:
     assert registry.get_sample_value(f"{PREFIX}requests_waiting") == 0
     assert registry.get_sample_value(f"{PREFIX}engine_up") == 0
     assert registry.get_sample_value(f"{PREFIX}engine_restarts_total") == 1
+
+
+def test_what_is_deployed_is_a_series() -> None:
+    labels = {"image": "my/image:1", "model": 'a "model"'}
+    registry = CollectorRegistry()
+    registry.register(Metrics(engine_up=lambda: True, build=labels))
+    labels["version"] = __version__
+    assert registry.get_sample_value(f"{PREFIX}build_info", labels) == 1
 
 
 def test_repeated_starts_register_and_unregister(metrics) -> None:

@@ -269,6 +269,7 @@ def start_service(
             data_dir,
             image,
             status,
+            model_name=str(config.get("model_name") or ""),
             is_traced=bool((config.get("runtime") or {}).get("enable_tracing_data")),
             kv_events=kv_events,
             owns_process=owns_process,

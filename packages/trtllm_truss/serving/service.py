@@ -101,6 +101,7 @@ class Service:
     Args:
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
+        model_name: of config.yaml, for the metrics.
         is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
         kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
         owns_process: see `start_service`.
@@ -118,6 +119,7 @@ class Service:
         image: str | None = None,
         status: ServiceStatus | None = None,
         *,
+        model_name: str = "",
         is_traced: bool = False,
         kv_events: Path | None = None,
         owns_process: bool = False,
@@ -137,6 +139,7 @@ class Service:
             engine_up=self._engine_answers,
             load=self._load,
             adapters=tuple(self._settings.lora_adapters),
+            build={"image": image or "", "model": model_name},
             mounted=lambda: self._running.mounted if self._running else None,
             restarts=lambda: self._status.current.restarts,
         )
