@@ -379,3 +379,14 @@ def test_references_that_are_not_followed_are_found(
 )
 def test_references_that_are_followed(schema: Any) -> None:
     assert find_foreign_reference(json.dumps(schema)) is None
+
+
+@pytest.mark.parametrize("required", [0, 3000])
+@pytest.mark.parametrize("bounds", [{}, {"maxProperties": 2}, {"minProperties": 2}])
+def test_an_object_of_thousands_of_members(required: int, bounds: dict[str, int]) -> None:
+    """As many as a guide's 65,536 characters hold, beyond the depth of Python's calls."""
+    names = [f"f{number}" for number in range(3000)]
+    schema = {"properties": {key: {} for key in names}, "additionalProperties": False, **bounds}
+    if not (required and "maxProperties" in bounds):
+        schema["required"] = names[:required]
+    assert convert_schema(json.dumps(schema), any_blanks=False)

@@ -596,6 +596,7 @@ class _Object:
                 continue
             self._pairs.append((key, value, is_required))
         self._extra = self._further_members()
+        self._write_parts()
         body = self._first(0)
         if body is None:
             raise _Impossible("required or minProperties asks for more members than may be")
@@ -640,6 +641,24 @@ class _Object:
             return None
         return self._to._rule(f"{self._name}_member", " | ".join(found))
 
+    def _write_parts(self) -> None:
+        """Write the rules of `_behind` from the last one on: each needs those behind it alone.
+
+        A recursion from the first one ends at Python's limit, with a thousand members.
+        """
+        counts: list[set[int]] = [set() for _ in range(len(self._pairs) + 1)]
+        for place, (_, _, is_required) in enumerate(self._pairs):
+            counts[place + 1].add(self._counted(0))
+            if is_required:
+                break
+        for place, (_, _, is_required) in enumerate(self._pairs):
+            found = counts[place]
+            counts[place + 1].update(map(self._counted, found), () if is_required else found)
+        for place in reversed(range(len(self._pairs))):
+            if not self._pairs[place][2]:
+                for count in sorted(counts[place]):
+                    self._behind(place, count)
+
     def _first(self, place: int) -> str | None:
         """Return the grammar of a member and those behind it; empty if only no member may be."""
         if self._most == 0:
@@ -660,10 +679,17 @@ class _Object:
 
     def _taken(self, place: int, count: int) -> str | None:
         """Return the member at a place and those behind it; None if none may be."""
-        key, value, _ = self._pairs[place]
-        rest = self._behind(place + 1, self._counted(count))
-        comma = f"{self._to._comma} " if count else ""
-        return None if rest is None else f"{comma}{key} {self._to._colon} {value} {rest}"
+        parts = []
+        while True:
+            key, value, _ = self._pairs[place]
+            parts.append(f"{f'{self._to._comma} ' if count else ''}{key} {self._to._colon} {value}")
+            place, count = place + 1, self._counted(count)
+            if place == len(self._pairs) or not self._pairs[place][2]:
+                break
+            if self._most is not None and count > self._most:
+                return None
+        rest = self._behind(place, count)
+        return None if rest is None else " ".join((*parts, rest))
 
     def _counted(self, count: int) -> int:
         top = self._most if self._most is not None else max(1, self._least)
