@@ -22,8 +22,7 @@ _LONG_WORDS = [f"{number:02d}".ljust(256, "x") for number in range(64)]
 _FEW = ("4096 characters",)
 _SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {f"field{number:04d}": {"type": "integer"} for number in range(300)},
-    "required": [f"field{number:04d}" for number in range(300)],
+    "properties": {f"field{number:04d}": {"type": "integer"} for number in range(1000)},
     "additionalProperties": False,
 }
 _GUIDE = {
@@ -60,7 +59,7 @@ PRODUCTS = [
                 _completion(stop_token_ids=list(range(10, 74))), (), 200),
     HostileBody("256 prompts, 64 bad words", COMPLETIONS, _completion(bad_words=_WORDS), (), 200,
                 needs_tools=True),
-    HostileBody("32 prompts, a strict schema of 300 fields", COMPLETIONS,
+    HostileBody("32 prompts, a strict schema of 1,000 fields", COMPLETIONS,
                 _completion(prompt=_PROMPTS[:32], response_format=_GUIDE), (), 200),
     HostileBody("256 prompts, 8 choices, running usage", COMPLETIONS,
                 _completion(n=8, best_of=8, temperature=1, stream=True,

@@ -81,12 +81,16 @@ _RULES = {
     "basic_array": '(("[" BLANKS basic_any (COMMA basic_any)* BLANKS "]") | ("[" BLANKS "]"))',
     "basic_object": '("{" BLANKS basic_string COLON basic_any (COMMA basic_string COLON '
     'basic_any)* BLANKS "}") | "{" BLANKS "}"',
+    # Two rules: XGrammar writes one out that an alternative begins with and that names no other.
+    "comma_before_key": '(BLANKS "," blanks_before_key) (= ["])',
+    "blanks_before_key": '(AFTER_COMMA) (= ["])',
     # One character: no half of a surrogate pair.
     "string_escape": rf'["\\/bfnrt] | "u" ([0-9a-cA-CefEF] {_HEX} | [dD] [0-7]) {_HEX} {_HEX}',
 }
 _NEEDED = {
     _REST: ("basic_escape",),
     "basic_string": (_REST,),
+    "comma_before_key": ("blanks_before_key",),
     "basic_array": ("basic_any",),
     "basic_object": ("basic_string", "basic_any"),
     "basic_any": (
@@ -154,7 +158,8 @@ class _Converter:
     def _basic(self, name: str) -> str:
         """Return the name of a common rule, and add it with those that it needs."""
         if name not in self._rules:
-            body = _RULES[name].replace("BLANKS", self._blanks)
+            body = _RULES[name].replace("AFTER_COMMA", self._blanks or '" "')
+            body = body.replace("BLANKS", self._blanks)
             self._rules[name] = body.replace("COMMA", self._comma).replace("COLON", self._colon)
             for each in _NEEDED.get(name, ()):
                 self._basic(each)
@@ -164,6 +169,9 @@ class _Converter:
         """Add a rule; return its name, or a short body itself."""
         if len(body) <= _INLINE_CHARACTERS and "|" not in body:
             return body
+        return self._named_rule(name, body)
+
+    def _named_rule(self, name: str, body: str) -> str:
         while name in self._rules:
             name += "_"
         self._rules[name] = body
@@ -529,7 +537,9 @@ class _Object:
         self._add_required(schema)
         self._apply_patterns()
         self._pairs: list[tuple[str, str, bool]] = []
-        self._rules: dict[tuple[int, int], str | None] = {}
+        self._tails: dict[tuple[int, int], str | None] = {}
+        self._parts: dict[tuple[int, int], str] = {}
+        self._optional: dict[int, str] = {}
 
     def _read_names(self, schema: Schema) -> tuple[tuple[Node, ...], int, int | None]:
         names = schema.get("propertyNames", True)
@@ -596,12 +606,13 @@ class _Object:
                 continue
             self._pairs.append((key, value, is_required))
         self._extra = self._further_members()
-        self._write_parts()
-        body = self._first(0)
+        required = (place for place, (_, _, needed) in enumerate(self._pairs) if needed)
+        self._last_required = max(required, default=-1)
+        body = self._body()
         if body is None:
             raise _Impossible("required or minProperties asks for more members than may be")
         blanks = self._to._blanks
-        is_empty = not self._least and not any(needed for _, _, needed in self._pairs)
+        is_empty = not self._least and self._last_required < 0
         empty = f'"{{" {blanks} "}}"'
         if not body:
             return empty
@@ -641,88 +652,116 @@ class _Object:
             return None
         return self._to._rule(f"{self._name}_member", " | ".join(found))
 
-    def _write_parts(self) -> None:
-        """Write the rules of `_behind` from the last one on: each needs those behind it alone.
+    def _tails_reached(self) -> list[set[int]]:
+        """Return for each place the numbers of the members that `_tail` may begin with."""
+        reached: list[set[int]] = [set() for _ in range(len(self._pairs) + 1)]
+        reached[0].add(1)
+        for place, (_, _, is_required) in enumerate(self._pairs):
+            reached[place + 1].update(map(self._next, reached[place]))
+            if not is_required:
+                reached[place + 1] |= reached[place]
+        return reached
 
-        A recursion from the first one ends at Python's limit, with a thousand members.
+    def _body(self) -> str | None:
+        """Return the grammar of the members; empty if none may be, None if no object fits.
+
+        Rules are written from the last member on: each needs those behind it alone, and a recursion
+        from the first one would end at Python's limit, with a thousand members.
         """
-        counts: list[set[int]] = [set() for _ in range(len(self._pairs) + 1)]
-        for place, (_, _, is_required) in enumerate(self._pairs):
-            counts[place + 1].add(self._counted(0))
-            if is_required:
-                break
-        for place, (_, _, is_required) in enumerate(self._pairs):
-            found = counts[place]
-            counts[place + 1].update(map(self._counted, found), () if is_required else found)
-        for place in reversed(range(len(self._pairs))):
-            if not self._pairs[place][2]:
-                for count in sorted(counts[place]):
-                    self._behind(place, count)
+        if self._most != 0:
+            reached = self._tails_reached()
+            for place in reversed(range(len(self._pairs))):
+                if not self._pairs[place][2]:
+                    for number in sorted(reached[place]):
+                        self._tail(place, number)
+            if (body := self._tail(0, 1)) is not None:
+                return body
+        return None if self._least or self._last_required >= 0 else ""
 
-    def _first(self, place: int) -> str | None:
-        """Return the grammar of a member and those behind it; empty if only no member may be."""
-        if self._most == 0:
-            return None if any(needed for _, _, needed in self._pairs) else ""
-        choices = []
-        for at in range(place, len(self._pairs)):
-            choices.append(self._taken(at, 0))
-            if self._pairs[at][2]:
-                break
-        else:
-            if self._extra:
-                choices.append(self._extras(0))
-        found = [choice for choice in choices if choice is not None]
-        if not found:
-            is_fine = not self._least and not any(needed for _, _, needed in self._pairs)
-            return "" if is_fine else None
-        return " | ".join(f"({choice})" for choice in found)
+    def _tail(self, place: int, number: int) -> str | None:
+        """Return the grammar of the members from a place on, at least one.
 
-    def _taken(self, place: int, count: int) -> str | None:
-        """Return the member at a place and those behind it; None if none may be."""
-        parts = []
-        while True:
-            key, value, _ = self._pairs[place]
-            parts.append(f"{f'{self._to._comma} ' if count else ''}{key} {self._to._colon} {value}")
-            place, count = place + 1, self._counted(count)
-            if place == len(self._pairs) or not self._pairs[place][2]:
-                break
-            if self._most is not None and count > self._most:
-                return None
-        rest = self._behind(place, count)
-        return None if rest is None else " ".join((*parts, rest))
+        Args:
+            place: of the first that may be.
+            number: how many members there are with the first of them, see `_next`.
 
-    def _counted(self, count: int) -> int:
-        top = self._most if self._most is not None else max(1, self._least)
-        return count + 1 if self._most is not None else min(count + 1, top)
-
-    def _behind(self, place: int, count: int) -> str | None:
-        """Return the grammar of the members from a place on, behind so many others."""
-        if self._most is not None and count > self._most:
+        Returns:
+            None if none may be.
+        """
+        if self._most is not None and number > self._most:
             return None
         if place == len(self._pairs):
-            return self._extras(count)
+            return self._extras(number)
         if self._pairs[place][2]:
-            return self._taken(place, count)
-        key = (place, count)
-        if key not in self._rules:
-            choices = [self._behind(place + 1, count), self._taken(place, count)]
+            return self._taken(place, number)
+        if (place, number) not in self._tails:
+            choices = [self._taken(place, number), self._tail(place + 1, number)]
             found = [choice for choice in choices if choice is not None]
-            name = f"{self._name}_part_{place}_{count}"
-            self._rules[key] = self._to._rule(name, " | ".join(found)) if found else None
-        return self._rules[key]
+            name = f"{self._name}_tail_{place}_{number}"
+            self._tails[place, number] = self._to._rule(name, " | ".join(found)) if found else None
+        return self._tails[place, number]
 
-    def _extras(self, count: int) -> str | None:
-        """Return the grammar of further members, behind so many others.
+    def _taken(self, place: int, number: int) -> str | None:
+        """Return the grammar of the member at a place and those behind it; None if none may be."""
+        parts = []
+        while True:
+            parts.append(self._pair(place))
+            place += 1
+            if place == len(self._pairs) or not self._pairs[place][2]:
+                break
+            parts.append(self._to._comma)
+            number = self._next(number)
+            if self._most is not None and number > self._most:
+                return None
+        rest = self._behind(place, number)
+        return None if rest is None else " ".join((*parts, rest))
+
+    def _pair(self, place: int) -> str:
+        """Return the grammar of a member; of an optional one a rule, which compiles by itself."""
+        key, value, is_required = self._pairs[place]
+        pair = f"{key} {self._to._colon} {value}"
+        if is_required:
+            return pair
+        if place not in self._optional:
+            self._optional[place] = self._to._named_rule(f"{self._name}_pair_{place}", pair)
+        return self._optional[place]
+
+    def _next(self, number: int) -> int:
+        """Return the number of the next member; without `maxProperties` it stays at the least."""
+        return number + 1 if self._most is not None else min(number + 1, max(1, self._least))
+
+    def _behind(self, place: int, number: int) -> str | None:
+        """Return the grammar of a comma and the members from a place on, or of none of them.
+
+        The comma is a rule of its own, before the choice of a member: in each of its alternatives,
+        or in this rule, XGrammar would try the tokens that begin with blanks on all members that
+        may follow. A thousand took it 20 s.
+        """
+        is_end = number >= self._least and self._last_required < place
+        tail = self._tail(place, self._next(number))
+        if tail is None:
+            return '""' if is_end else None
+        more = f"{self._to._basic('comma_before_key')} {tail}"
+        if not is_end:
+            return more
+        if (place, number) not in self._parts:
+            name = f"{self._name}_part_{place}_{number}"
+            self._parts[place, number] = self._to._rule(name, f'"" | {more}')
+        return self._parts[place, number]
+
+    def _extras(self, number: int) -> str | None:
+        """Return the grammar of further members, at least one; None if there are none.
 
         A grammar cannot tell whether keys repeat: only one of them counts for certain.
         """
-        least = max(0, self._least - count)
-        most = None if self._most is None else self._most - count
-        if self._extra is None or most == 0:
-            return None if least else '""'
-        if least > 1:
+        if self._extra is None:
+            return None
+        least = max(0, self._least - number)
+        if least:
             self._to._note("minProperties of members that are not named")
-        return self._to._listed(self._extra, least, most, bool(count))
+        most = None if self._most is None else self._most - number
+        more = f"({self._to._comma} {self._extra}){_count(least, most)}"
+        return self._extra if most == 0 else f"{self._extra} {more}"
 
 
 def _implied_type(schema: Schema) -> str | None:
