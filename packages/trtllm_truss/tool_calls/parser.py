@@ -15,6 +15,9 @@ from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 from trtllm_truss.tool_calls.source import Parse, Source, markers_of
 from trtllm_truss.tool_calls.tool_format import ToolFormat
 
+_PIECE = 1 << 14
+"""Characters that are read at once: a look ahead, or text put back, may copy or scan them all."""
+
 
 class OutputParser:
     """Splits the text of one answer into text, reasoning and tool calls.
@@ -52,8 +55,9 @@ class OutputParser:
         Returns:
             The new events; often one.
         """
-        self._source.feed(text)
-        next(self._parse, None)
+        for at in range(0, len(text), _PIECE):
+            self._source.feed(text[at : at + _PIECE])
+            next(self._parse, None)
         return self._drain()
 
     def finish(self, *, is_cut: bool = False) -> list[Event]:
