@@ -71,17 +71,20 @@ class _TextFilter:
     def _begin(self) -> None:
         self._source = Source()
         self._run = self._read()
+        self._is_idle = True
 
     def feed(self, text: str) -> None:
         """Read more text."""
+        self._is_idle = False
         self._source.feed(text)
         next(self._run, None)
 
     def flush(self) -> None:
         """Emit what is held back; no word goes on behind it."""
-        self._source.end()
-        next(self._run, None)
-        self._begin()
+        if not self._is_idle:
+            self._source.end()
+            next(self._run, None)
+            self._begin()
         self._is_seam = True
 
     def open_wrapper(self, closer: str) -> None:

@@ -80,8 +80,10 @@ class MarkerFormat(ToolFormat):
         starts = reasoning.restarts if reasoning else ()
         in_line = markers_of(*self.markers, *starts, *("\n" if self.line_markers else ()))
         at_line = markers_of(*self.markers, *starts, *self.line_markers)
+        ends = (*self.closers, *self.markers)
+        region, bare = (Region(source, emitter, ends, is_bare) for is_bare in (False, True))
         if self.implied:
-            yield from self._attempt(self.implied, source, emitter)
+            yield from self._attempt(self.implied, region)
         while marker := (
             yield from source.until(at_line if emitter.line_is_blank else in_line, emitter.text)
         ):
@@ -90,20 +92,19 @@ class MarkerFormat(ToolFormat):
             elif marker == "\n" or (marker in self.line_markers and not emitter.line_is_blank):
                 emitter.text(marker)
             else:
-                yield from self._attempt(marker, source, emitter)
+                yield from self._attempt(marker, bare if marker in self.line_markers else region)
 
-    def _attempt(self, marker: str, source: Source, emitter: Emitter) -> Parse[None]:
+    def _attempt(self, marker: str, region: Region) -> Parse[None]:
         """Read calls, and emit held text outside of them as text."""
+        source, emitter = region.source, region.emitter
         calls = emitter.calls
         source.hold("" if marker == self.implied else marker)
-        is_bare = marker in self.line_markers
-        region = Region(source, emitter, (*self.closers, *self.markers), is_bare)
         try:
             yield from self._read(marker, region)
         except Malformed:
             emitter.abandon_call()
-        with contextlib.suppress(Malformed):
-            if emitter.calls > calls:
+        if emitter.calls > calls:
+            with contextlib.suppress(Malformed):
                 yield from close_calls(source, self.closers, self.markers)
         emitter.text(source.release())
 

@@ -7,7 +7,6 @@ the markers of a model.
 from __future__ import annotations
 
 import html
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source, markers_of
 from trtllm_truss.tool_calls.tool_format import CallGuide, call_schema, guide_each
 from trtllm_truss.tool_calls.values import (
+    PLAIN_STRING,
+    PYTHON_WORDS,
     JsonScanner,
     PythonScanner,
     TooDeep,
@@ -126,6 +127,9 @@ def close_calls(source: Source, closers: Sequence[str], markers: Sequence[str] =
     while not source.holds_words():
         if (yield from source.close(*closers)):
             continue
+        character = yield from source.peek()
+        if character and not _LEFTOVER.fullmatch(character):
+            return
         if (yield from source.next_word(*markers)):
             return
         if (yield from source.literal("}", "]", ")")):
@@ -254,6 +258,12 @@ _ARGUMENT_KEYS = {"arguments", "parameters", "args"}
 _CALL_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"type", "id", "tool_call_id"}
 
 
+_USUAL_HEAD = re.compile(
+    r'[ \t\r\n]*"(?:name|function|tool_name)"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"'
+    r'[ \t\r\n]*,[ \t\r\n]*"(?:arguments|parameters|args)"[ \t\r\n]*:[ \t\r\n]*(?=\{)'
+)
+
+
 class _JsonCall:
     """Reads the object of one call, whose opening brace is read."""
 
@@ -281,7 +291,11 @@ class _JsonCall:
         self._source.forget()
 
     def _members(self) -> Parse[None]:
-        separator = ","
+        if (yield from self._read_usual()):
+            yield from self._source.skip_space()
+            separator = yield from self._source.literal(",", "}")
+        else:
+            separator = ","
         while separator == ",":
             yield from self._source.skip_space()
             key = yield from self._string()
@@ -293,6 +307,18 @@ class _JsonCall:
             separator = yield from self._source.literal(",", "}")
         if not separator:
             yield from self._check_end()
+
+    def _read_usual(self) -> Parse[bool]:
+        """Read name and arguments in the usual order, if both begin in what has arrived."""
+        if self._has_names_as_keys or self._is_nested or self._name:
+            return False
+        head = self._source.match(_USUAL_HEAD)
+        if not head or not (name := self._emitter.find(head.group(1))):
+            return False
+        self._source.skip(head.end() - head.start())
+        self._name = name
+        yield from self._read_arguments("{")
+        return True
 
     def _check_end(self) -> Parse[None]:
         """Accept a missing brace where the call must end.
@@ -346,6 +372,8 @@ class _JsonCall:
     def _string(self) -> Parse[str]:
         if (yield from self._source.peek()) != '"':
             raise Malformed
+        if plain := self._source.match(PLAIN_STRING):
+            return self._source.skip(plain.end() - plain.start())[1:-1]
         text: str = loads((yield from self._value()))
         return text
 
@@ -435,6 +463,18 @@ class NamedGrammar(Grammar):
 
 
 _KEYWORD = re.compile(r"\w*")
+_USUAL_ARGUMENT = (
+    r"(\w{1,256})[ \t\r\n]*=[ \t\r\n]*"
+    r"""("[^"\\]+"|'[^'\\]+'|(?:[Tt]rue|[Ff]alse|null|None"""
+    r"|-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][-+]?[0-9]{1,300})?)(?![-+.\w]))"
+)
+_KEYWORD_ARGUMENT = re.compile(_USUAL_ARGUMENT)
+_SPACED_COMMA = r"[ \t\r\n]*,[ \t\r\n]*"
+_PLAIN_ARGUMENT = re.sub(r"\((?!\?)", "(?:", _USUAL_ARGUMENT)
+_USUAL_PYTHON = re.compile(
+    rf"([\w.-]{{1,256}})\([ \t\r\n]*"
+    rf"((?:{_PLAIN_ARGUMENT}(?:{_SPACED_COMMA}{_PLAIN_ARGUMENT})*(?:[ \t\r\n]*,)?)?)[ \t\r\n]*\)"
+)
 
 
 @dataclass(frozen=True)
@@ -481,6 +521,8 @@ def read_python_call(region: Region) -> Parse[None]:
         Malformed: it is none, cut off, or its function is not offered.
     """
     source = region.source
+    if _read_usual_python(region):
+        return
     name = yield from region.read_name()
     yield from source.expect("(")
     arguments = _KeywordArguments(name, region.emitter)
@@ -494,6 +536,28 @@ def read_python_call(region: Region) -> Parse[None]:
             yield from source.until(ends, arguments.value, reads=False)
         raise
     arguments.close()
+
+
+def _read_usual_python(region: Region) -> bool:
+    """Read a call with plain strings and atoms as arguments, if all of it has arrived."""
+    match = region.source.match(_USUAL_PYTHON)
+    if not match or not region.source.has_room(match.end() - match.start()):
+        return False
+    name = region.emitter.find(match.group(1))
+    if not name:
+        return False
+    region.source.skip(match.end() - match.start())
+    pairs = (
+        f'"{each[1]}": {_usual_json(each[2])}' for each in _KEYWORD_ARGUMENT.finditer(match[2])
+    )
+    region.emitter.whole_call(name, "{" + ", ".join(pairs) + "}")
+    return True
+
+
+def _usual_json(literal: str) -> str:
+    if literal[0] in "\"'":
+        return f'"{escape(literal[1:-1])}"'
+    return PYTHON_WORDS.get(literal, literal)
 
 
 def _read_keyword_arguments(arguments: _KeywordArguments, region: Region) -> Parse[None]:
@@ -531,7 +595,7 @@ class _KeywordArguments:
 
     def keyword(self, keyword: str) -> None:
         separator = ", " if self.is_announced else "{"
-        self._pending = f"{separator}{json.dumps(keyword, ensure_ascii=False)}: "
+        self._pending = f'{separator}"{keyword}": '
 
     def value(self, text: str) -> None:
         if not self.is_announced:
@@ -648,9 +712,9 @@ class XmlGrammar(Grammar):
 
     def _read_parameters(self, region: Region, tool: Tool) -> Parse[None]:
         source, arguments = region.source, _TaggedArguments(tool, region.emitter)
+        words = (*self.parameters, *self.ends, *region.ends)
         while True:
             yield from source.skip_space()
-            words = (*self.parameters, *self.ends, *region.ends)
             tag = yield from source.next_word(*words)
             if tag in self.parameters:
                 source.skip(len(tag))
@@ -690,11 +754,11 @@ class XmlGrammar(Grammar):
         if self.lines:
             yield from source.literal("\n")
         if types == {"string"}:
-            yield from arguments.read_text(source, ends)
+            tag = yield from arguments.read_text(source, ends)
         else:
-            yield from arguments.read_value(source, ends, types)
-        own_end = self.value_end.replace("KEY", key)
-        yield from source.literal(f"\n{own_end}", own_end)
+            tag = yield from arguments.read_value(source, ends, types)
+        if tag.removeprefix("\n") == self.value_end.replace("KEY", key):
+            source.skip(len(tag))
 
     def _value_ends(self, key: str, region: Region) -> Markers:
         end = self.value_end.replace("KEY", key)
@@ -717,7 +781,7 @@ class _TaggedArguments:
         if not self.is_announced:
             self._emitter.start_call(self._tool.name)
             self.is_announced = True
-        self._emitter.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
+        self._emitter.arguments(f'{opening}"{escape(key)}": ')
         types = self._tool.argument_types.of(key)
         written = _TYPE.search(attributes)
         if written is None:
@@ -726,20 +790,20 @@ class _TaggedArguments:
             return types & {"string"} or types
         return types - {"string"} or _JSON_TYPES
 
-    def read_text(self, source: Source, ends: Markers) -> Parse[None]:
-        """Read a value that is a string."""
+    def read_text(self, source: Source, ends: Markers) -> Parse[str]:
+        """Read a value that is a string; return the word that ends it, which is not read."""
         emitter = self._emitter
         emitter.arguments('"')
-        if not (
-            yield from source.until(
-                ends, lambda piece: emitter.arguments(escape(piece)), reads=False
-            )
-        ):
+        tag = yield from source.until(
+            ends, lambda piece: emitter.arguments(escape(piece)), reads=False
+        )
+        if not tag:
             raise Malformed
         emitter.arguments('"')
+        return tag
 
-    def read_value(self, source: Source, ends: Markers, types: frozenset[str]) -> Parse[None]:
-        """Read a value of one of the types."""
+    def read_value(self, source: Source, ends: Markers, types: frozenset[str]) -> Parse[str]:
+        """Read a value of one of the types; return the word that ends it, which is not read."""
         pieces: list[str] = []
         source.hold()  # for its limit
         tag = yield from source.until(ends, pieces.append, reads=False)
@@ -748,6 +812,7 @@ class _TaggedArguments:
             self._emitter.arguments("".join(pieces))
             raise Malformed
         self._emitter.arguments(_as_json("".join(pieces), types))
+        return tag
 
     def close(self) -> None:
         if self.is_announced:

@@ -6,14 +6,19 @@ decides from the text alone, never from where a piece ends.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 Parse: TypeAlias = Generator[None, None, T]
 Emit: TypeAlias = Callable[[str], object]
+
+MAX_DEPTH = 64
+MAX_ATOM = 1024
+"""Characters of a number; Python reads no integer of more than 4,300 digits."""
 
 MAX_HELD = 1 << 18
 """Limit of held text, in characters."""
@@ -24,6 +29,19 @@ SPACE = re.compile(r"[ \t\r\n]*")
 
 class Malformed(Exception):
     """The text does not fit the format, or ends too early."""
+
+
+def _refuse(text: str) -> None:
+    """Refuse `NaN` and the infinities, which are no JSON."""
+    raise ValueError(text)
+
+
+def _bound(text: str) -> None:
+    if len(text) > MAX_ATOM:
+        raise ValueError(text)
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse, parse_int=_bound, parse_float=_bound)
 
 
 class Markers:
@@ -57,10 +75,19 @@ class Markers:
         ends = (text[match.start() :] for match in matches)
         return [end for end in ends if end in self._beginnings]
 
+    def goes_on(self, text: str, at: int) -> bool:
+        """Return whether all of `text` from `at` on is the beginning of a word."""
+        return at == len(text) or text[at:] in self._beginnings
+
     def rests(self, beginning: str) -> list[str]:
         """Return what makes words of a beginning."""
         longer = (word for word in self._words if word.startswith(beginning) and word != beginning)
         return [word[len(beginning) :] for word in longer]
+
+
+@lru_cache(1024)
+def _firsts_of(words: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(word[:1] for word in words)
 
 
 @lru_cache(1024)
@@ -81,6 +108,7 @@ class Source:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        self._tried = 0
         self._ended = False
         self.is_cut = False
         self._held: list[str] | None = None
@@ -89,12 +117,12 @@ class Source:
     def feed(self, text: str) -> None:
         """Append text."""
         self._text = self._text[self._at :] + text
-        self._at = 0
+        self._at = self._tried = 0
 
     def unread(self, text: str) -> None:
         """Put text back in front of the unread text; it must not be held."""
         self._text = text + self._text[self._at :]
-        self._at = 0
+        self._at = self._tried = 0
 
     def end(self, *, is_cut: bool = False) -> None:
         """Mark the text as whole.
@@ -129,14 +157,17 @@ class Source:
         Raises:
             Malformed: the limit of held text is reached. The characters up to it are read.
         """
-        is_too_long = self._held is not None and length > self._room
+        at = self._at
+        if self._held is None:
+            self._at = at + length
+            return self._text[at : self._at]
+        is_too_long = length > self._room
         if is_too_long:
             length = self._room
-        piece = self._text[self._at : self._at + length]
-        self._at += length
-        if self._held is not None:
-            self._held.append(piece)
-            self._room -= length
+        piece = self._text[at : at + length]
+        self._at = at + length
+        self._held.append(piece)
+        self._room -= length
         if is_too_long:
             raise Malformed
         return piece
@@ -145,6 +176,39 @@ class Source:
         """Read the pattern's match in the text that has arrived; may be empty."""
         match = pattern.match(self._text, self._at)
         return self.skip(match.end() - self._at) if match else ""
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Return the pattern's match in the text that has arrived, without reading it."""
+        return pattern.match(self._text, self._at)
+
+    def has_room(self, length: int) -> bool:
+        """Return whether so many characters can be read within the limit of held text."""
+        return self._held is None or length <= self._room
+
+    def whole_json(self) -> int:
+        """Return the length of the JSON array or object that comes next and has arrived.
+
+        Text that was looked through in vain is not looked through again.
+
+        Returns:
+            0 if there is none, or one with characters or numbers that `JsonScanner` treats
+            specially.
+        """
+        text, at = self._text, self._at
+        if at < self._tried or text.find("}" if text[at] == "{" else "]", at) < 0:
+            return 0
+        try:
+            _, end = _JSON.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            self._tried = error.pos
+            return 0
+        except (ValueError, RecursionError):
+            self._tried = len(text)
+            return 0
+        if text.count("{", at, end) + text.count("[", at, end) > MAX_DEPTH:
+            self._tried = end
+            return 0
+        return end - at
 
     def peek(self) -> Parse[str]:
         """Return the next character without reading it; empty at the end."""
@@ -183,8 +247,18 @@ class Source:
         """Return whether the text ends within the next `length` characters."""
         return self._ended and len(self._text) - self._at <= length
 
-    def skip_space(self) -> Parse[None]:
-        """Read white space."""
+    def skip_space(self) -> Iterable[None]:
+        """Read white space; nothing is to be waited for where other text has arrived."""
+        text = self._text
+        if self._at < len(text):
+            if text[self._at] not in SPACES:
+                return ()
+            self.take(SPACE)
+            if self._at < len(text):
+                return ()
+        return self._skip_space()
+
+    def _skip_space(self) -> Parse[None]:
         while True:
             self.take(SPACE)
             if self._at < len(self._text) or self._ended:
@@ -194,14 +268,13 @@ class Source:
     def next_word(self, *words: str) -> Parse[str]:
         """Return the longest of the words that comes next, without reading it; empty for none."""
         while True:
-            found, waits, unread = "", False, len(self._text) - self._at
-            for word in words:
-                if self._text.startswith(word, self._at):
-                    found = word if len(word) > len(found) else found
-                elif unread < len(word) and not self._ended:
-                    waits = waits or word.startswith(self._text[self._at :])
-            if not waits:
-                return found
+            text, at = self._text, self._at
+            if at < len(text) and text[at] not in _firsts_of(words):
+                return ""
+            markers = markers_of(*words)
+            if self._ended or len(text) - at > markers.reach or not markers.goes_on(text, at):
+                match = markers.pattern.match(text, at)
+                return match.group() if match else ""
             yield
 
     def literal(self, *words: str) -> Parse[str]:
@@ -210,6 +283,9 @@ class Source:
         Returns:
             The word, or an empty text if none comes next.
         """
+        text, at = self._text, self._at
+        if at < len(text) and text[at] not in _firsts_of(words):
+            return ""
         word = yield from self.next_word(*words)
         return self.skip(len(word)) if word else ""
 
@@ -258,7 +334,7 @@ class Source:
         while True:
             match = markers.pattern.search(self._text, self._at)
             end = match.start() if match else len(self._text)
-            if not self._ended:
+            if not self._ended and end >= len(self._text) - markers.reach:
                 # A longer word may begin at the same place, or before.
                 beginning = markers.find_beginning(self._text, self._at)
                 if beginning <= end:

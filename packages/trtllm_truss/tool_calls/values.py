@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
+from json.encoder import encode_basestring
 from typing import ClassVar
 
-from trtllm_truss.tool_calls.source import SPACE, Emit, Malformed, Markers, Parse, Source, run
-
-MAX_DEPTH = 64
-MAX_ATOM = 1024
-"""Characters of a number; Python reads no integer of more than 4,300 digits."""
+from trtllm_truss.tool_calls.source import (
+    MAX_ATOM,
+    MAX_DEPTH,
+    SPACE,
+    Emit,
+    Malformed,
+    Markers,
+    Parse,
+    Source,
+    run,
+)
 
 # The kinds of tokens that may come next: punctuation, `"` a string, `a` any other atom.
 _VALUE = '{["a'
@@ -20,6 +26,9 @@ _FIRST_ITEM = '{["a]'
 _COLON = ":"
 _NEXT = {"}": ",}", "]": ",]", ")": ",]"}
 
+_PYTHON_STRING = re.compile(r""""([^"\\]+)"|'([^'\\]+)'""")
+_PYTHON_PLAIN = {quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"}
+PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f]*"')
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _ATOM = re.compile(r"[-+.\w]*")
 _JSON_ATOM = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -27,7 +36,7 @@ _JSON_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _PYTHON_NUMBER = re.compile(
     r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9_]*)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?"
 )
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _PYTHON_ESCAPES = dict(zip("\\'\"abfnrtv\n", ("\\", "'", '"', *"\a\b\f\n\r\t\v", ""), strict=True))
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 _OCTAL = re.compile(r"[0-7]{1,3}")
@@ -69,6 +78,10 @@ class JsonScanner:
             Malformed: it is invalid, too deep, or cut off. Reading stops before the fault.
         """
         self._expected = _VALUE
+        is_json = type(self) is JsonScanner and (yield from self._source.peek()) in ("{", "[")
+        if is_json and (length := self._source.whole_json()):
+            self._emit(self._source.skip(length))
+            return
         while self._expected:
             character = yield from self._source.peek()
             kind = self._kinds.get(character, "a")
@@ -152,6 +165,9 @@ class JsonScanner:
             raise Malformed
 
     def _string(self, quote: str) -> Parse[None]:
+        if string := self._source.take(PLAIN_STRING):
+            self._emit(string)
+            return
         self._emit(self._source.skip(1))
         while True:
             self._emit(self._source.take(_PLAIN))
@@ -211,10 +227,11 @@ class PythonScanner(JsonScanner):
 
     def _atom(self, is_key: bool) -> Parse[None]:
         atom = yield from self._source.look_along(_ATOM, MAX_ATOM)
-        json_atom = _PYTHON_WORDS.get(atom, atom)
-        if _PYTHON_NUMBER.fullmatch(atom):
-            json_atom = _json_number(atom)
+        json_atom = PYTHON_WORDS.get(atom, atom)
         is_whole = _JSON_ATOM.fullmatch(json_atom)
+        if not is_whole and _PYTHON_NUMBER.fullmatch(atom):
+            json_atom = _json_number(atom)
+            is_whole = _JSON_ATOM.fullmatch(json_atom)
         if is_whole:
             self._put(json_atom)
         if is_whole or self._source.ends_after(len(atom)):
@@ -223,6 +240,11 @@ class PythonScanner(JsonScanner):
             raise Malformed
 
     def _string(self, quote: str) -> Parse[None]:
+        if whole := self._source.match(_PYTHON_STRING):
+            self._source.skip(1)
+            self._put('"')  # announces the call, whose text is held up to here
+            self._put(escape(self._source.skip(whole.end() - whole.start() - 1)[:-1]) + '"')
+            return
         start = yield from self._source.look(3)
         if start == quote * 3:
             quote = start
@@ -232,7 +254,7 @@ class PythonScanner(JsonScanner):
             return
         self._source.skip(len(quote))
         self._put('"')
-        plain = re.compile(rf"[^{quote[0]}\\]*")
+        plain = _PYTHON_PLAIN[quote[0]]
         while True:
             text = self._source.take(plain)
             if text:
@@ -340,7 +362,7 @@ def _json_number(number: str) -> str:
 
 def escape(text: str) -> str:
     """Return text as it stands between the quotes of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return encode_basestring(text)[1:-1]
 
 
 def read_whole(text: str, scanner: type[JsonScanner] = JsonScanner) -> str | None:
@@ -353,8 +375,11 @@ def read_whole(text: str, scanner: type[JsonScanner] = JsonScanner) -> str | Non
     Returns:
         None if it is not a value.
     """
+    text = text.strip()
+    if len(text) <= MAX_ATOM and _JSON_ATOM.fullmatch(text):
+        return text
     source = Source()
-    source.feed(text.strip())
+    source.feed(text)
     source.end()
     pieces: list[str] = []
     try:
