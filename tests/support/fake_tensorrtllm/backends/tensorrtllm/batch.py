@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -286,26 +286,23 @@ class BlockCache:
     BLOCK_TOKENS = 32
 
     def __init__(self):
-        self._blocks = defaultdict(set)  # the blocks that follow a beginning
+        self._blocks: dict[tuple[int, ...], Any] = {}  # each with those that follow it
 
     def add(self, ids):
-        size = self.BLOCK_TOKENS
-        for start in range(0, len(ids), size):
-            self._blocks[tuple(ids[:start])].add(tuple(ids[start : start + size]))
+        followers = self._blocks
+        for start in range(0, len(ids), self.BLOCK_TOKENS):
+            followers = followers.setdefault(tuple(ids[start : start + self.BLOCK_TOKENS]), {})
 
     def reused(self, prompt):
         """Return the tokens of a prompt that are in the cache, and the blocks that have them."""
-        usable, end, blocks = prompt[:-1], 0, 0
+        usable, end, blocks, followers = prompt[:-1], 0, 0, self._blocks
         while end < len(usable):
-            wanted = usable[end : end + self.BLOCK_TOKENS]
-            followers = self._blocks.get(tuple(usable[:end]), ())
+            wanted = tuple(usable[end : end + self.BLOCK_TOKENS])
+            if len(wanted) == self.BLOCK_TOKENS and wanted in followers:
+                end, blocks, followers = end + len(wanted), blocks + 1, followers[wanted]
+                continue
             longest = max((_common(block, wanted) for block in followers), default=0)
-            if not longest:
-                break
-            end += longest
-            blocks += 1
-            if longest < self.BLOCK_TOKENS:
-                break
+            return end + longest, blocks + (longest > 0)
         return end, blocks
 
 
