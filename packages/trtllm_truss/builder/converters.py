@@ -8,6 +8,7 @@ folder of their own.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -42,7 +43,12 @@ def require_importable(
     program = [python, "-c", "import transformers"]
     try:
         ended = subprocess.run(
-            program, env=environment, capture_output=True, timeout=_IMPORT_LIMIT_S, text=True
+            program,
+            cwd=os.sep,  # `-c` imports from the current folder, which may be a stranger's
+            env=environment,
+            capture_output=True,
+            timeout=_IMPORT_LIMIT_S,
+            text=True,
         )
     except (OSError, subprocess.TimeoutExpired):
         return

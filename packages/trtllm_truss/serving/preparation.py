@@ -121,10 +121,11 @@ def resolve_engine(
     else:
         _require_ranks(described, rank, host)
     has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
-    paths = [
+    wanted = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
         *(own_tokenizer_paths(settings, repository) if has_tokenizer else ()),
     ]
+    paths = list(dict.fromkeys(wanted))  # both read config.json
     read_ahead(repository.source.present(paths))
     repository.source.check_room(paths)
     tokenizer = open_tokenizer(settings, environment) if has_tokenizer else None
