@@ -429,6 +429,26 @@ async def test_an_abandoned_request_keeps_its_slot_until_the_engine_has_stopped_
 
 
 @virtually
+async def test_the_logits_of_an_abandoned_request_stay_counted_until_it_has_stopped(
+    tokenizer: TextTokenizer,
+) -> None:
+    """Ten tokens fit, an answer has up to six."""
+    steps: list[Any] = ["a", 5.0, "b"]
+    engine = FakeEngine(lambda _: steps, tokenizer, top_log_probs=2, logits_vocabulary=2**27 // 10)
+    engine.stopping = asyncio.get_running_loop().create_future()
+    scored = asked(log_probs=2, max_tokens=6)
+    async with aclosing(engine.generator.generate([scored])) as answers:
+        await anext(answers)
+    following = asyncio.create_task(generated(engine, scored))
+    await asyncio.sleep(1)
+    assert len(engine.requests) == 1
+    assert texts(await generated(engine, asked())) == {0: "ab"}
+    assert len(engine.requests) == 2
+    engine.stopping.set_result(None)
+    assert texts(await following) == {0: "ab"}
+
+
+@virtually
 async def test_a_hang_is_noticed_whose_callers_leave(tokenizer: TextTokenizer) -> None:
     """Each leaves after 30 s, and the engine does not stop its request."""
     loop = asyncio.get_running_loop()

@@ -215,11 +215,10 @@ class Generator:
             await self._throttle.turn(prepared.parts)
         self._connect()  # fail before queueing if the engine is down
         record.waits(prepared.engine_request.lora_task_id)
-        with ExitStack() as held:
+        with _Place(self._heartbeat) as place:
             if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
-                held.callback((await self._logits.admit(tokens, prepared.parts)).release)
-            slot = await self._admission.admit(prepared.tokens, prepared.parts)
-            place = held.enter_context(_Place(slot, self._heartbeat))
+                place.take(await self._logits.admit(tokens, prepared.parts))
+            slot = place.take(await self._admission.admit(prepared.tokens, prepared.parts))
             admitted = asyncio.get_running_loop().time()
             record.queued(admitted - arrived)
             reader = kind(
@@ -258,10 +257,11 @@ class Generator:
 
 
 class _Place:
-    """An answer's slot, until the engine has ended the last request of it.
+    """The slots of an answer, until the engine has ended its last request.
 
     The engine runs an abandoned request until it has stopped it. A slot that is free before lets
-    the next request wait in the engine, which processes its prompt even if its client leaves.
+    the next request wait in the engine, which processes its prompt even if its client leaves. The
+    logits of both would be in memory at once.
 
     Args:
         heartbeat: counts the request as waiting until then.
@@ -270,12 +270,17 @@ class _Place:
         stream: of the last request; None before the first one.
     """
 
-    __slots__ = ("_heartbeat", "_slot", "stream")
+    __slots__ = ("_heartbeat", "_slots", "stream")
 
-    def __init__(self, slot: Slot, heartbeat: EngineHeartbeat) -> None:
-        self._slot = slot
+    def __init__(self, heartbeat: EngineHeartbeat) -> None:
+        self._slots: list[Slot] = []
         self._heartbeat = heartbeat
         self.stream: ResponseStream | None = None
+
+    def take(self, slot: Slot) -> Slot:
+        """Keep a slot, and return it."""
+        self._slots.append(slot)
+        return slot
 
     def __enter__(self) -> _Place:
         return self
@@ -283,14 +288,18 @@ class _Place:
     def __exit__(self, *error: object) -> None:
         stopping = None if self.stream is None else self.stream.stopping
         if stopping is None or stopping.done():
-            self._slot.release()
+            self._release()
         else:
             self._heartbeat.begin()
             stopping.add_done_callback(self._stopped)
 
     def _stopped(self, _: object) -> None:
         self._heartbeat.end()
-        self._slot.release()
+        self._release()
+
+    def _release(self) -> None:
+        for slot in self._slots:
+            slot.release()
 
 
 def _release_last(slot: Slot, reader: EngineReader[Any], request: EngineRequest) -> None:
