@@ -19,9 +19,11 @@ from tests.support.lora import SMOLLM2_HIDDEN, adapter_weights, write_smollm2_ad
 from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.checkpoint.adapter_files import read_adapter_folder
-from trtllm_truss.engines.checkpoint.llm_api.adapters import AdapterFiles
+from trtllm_truss.engines.checkpoint.llm_api import adapters
+from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter, AdapterFiles
 from trtllm_truss.engines.checkpoint.llm_api.engine import EngineFailed, LlmEngine
 from trtllm_truss.engines.checkpoint.llm_api.library import Library
+from trtllm_truss.engines.model_config import Adapter as Contents
 from trtllm_truss.errors import ArtifactError
 
 WEIGHTS = "adapter_model.safetensors"
@@ -116,6 +118,36 @@ def test_a_written_configuration_is_noticed(engine: LlmEngine, folders: dict[str
     assert answer(engine, lora_task_id=7)
     write_smollm2_adapter(folders["sql"], lora_alpha=9)
     assert "its files are others than at the start" in refused(engine, 7)
+
+
+def test_a_configuration_that_vanishes_while_it_is_read(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folders["sql"] / "adapter_config.json"
+    files = AdapterFiles(Adapter(7, "sql", str(folders["sql"])))
+
+    def read(name: str, folder: Path) -> Contents:
+        contents = read_adapter_folder(name, folder)
+        file.unlink()
+        return contents
+
+    monkeypatch.setattr(adapters, "read_adapter_folder", read)
+    file.touch()
+    with pytest.raises(ArtifactError, match=r"adapter_config.json cannot be read \(No such file"):
+        files.check()
+
+
+def test_a_request_is_answered_if_no_thread_can_look_at_its_files(
+    engine: LlmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        words = 'Adapter "chat" cannot be used: can\'t start new thread'
+        assert refused(engine, 8) == words
+    assert answer(engine, lora_task_id=8)
 
 
 def test_an_error_of_loading_names_the_adapter(

@@ -10,6 +10,8 @@ whose ``try`` begins later (pull request 13517, May 2026, makes it an error of t
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,15 +63,22 @@ class AdapterFiles:
         self._stamps = stamps
 
     def _look(self) -> list[tuple[int, ...]]:
-        try:
+        with _present():
             states = [(self._folder / name).stat() for name in FILES]
-        except OSError as error:
-            name = Path(str(error.filename)).name
-            raise ArtifactError(
-                f"{name} cannot be read ({error.strerror}); restore it, or restart the server."
-            ) from None
         return [(each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in states]
 
     def _read(self) -> tuple[bytes, Contents]:
         contents = read_adapter_folder(self._name, self._folder)
-        return (self._folder / ADAPTER_CONFIG).read_bytes(), contents
+        with _present():  # it may be gone since
+            return (self._folder / ADAPTER_CONFIG).read_bytes(), contents
+
+
+@contextmanager
+def _present() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        name = Path(str(error.filename)).name
+        raise ArtifactError(
+            f"{name} cannot be read ({error.strerror}); restore it, or restart the server."
+        ) from None

@@ -413,8 +413,8 @@ class LlmEngine:
         if adapter is not None:
             try:
                 await self._in_thread(self._adapter_files[adapter].check)
-            except ArtifactError as problem:
-                generation.fail(_unusable(adapter, problem.message))
+            except (ArtifactError, RuntimeError) as problem:  # the latter: no thread can be started
+                generation.fail(_unusable(adapter, str(problem)))
 
     def _start_generating(self, generation: Generation) -> Any:
         """Return the `RequestOutput`; None if the request was refused or the engine failed.
