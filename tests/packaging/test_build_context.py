@@ -13,6 +13,8 @@ import yaml
 from tests.support.paths import ROOT
 from tests.support.warm_python import run_warm
 
+from trtllm_truss.builder.converters import INSTALL_COMMAND
+
 pytestmark = pytest.mark.server
 
 TRUSS = Path(sys.executable).with_name("truss")
@@ -41,15 +43,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def context(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    folder = tmp_path_factory.mktemp("context") / "context"
+    return written(tmp_path_factory.mktemp("context") / "context", request.param, repository)
+
+
+def written(context: Path, truss: str, folder: Path) -> Path:
     result = run_warm(
-        *(str(TRUSS), "image", "build-context", "--non-interactive", str(folder), request.param),
+        *(str(TRUSS), "image", "build-context", "--non-interactive", str(context), truss),
         env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1", "BT_USE_NON_ROOT_USER": "1"},
-        cwd=repository,
+        cwd=folder,
         timeout=120,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    return folder
+    return context
 
 
 def copied(context: Path) -> list[Path]:
@@ -104,6 +109,28 @@ def test_build_commands_reach_the_shell_unchanged(context: Path) -> None:
     for command in commands:
         assert re.search(rf"^RUN +{re.escape(command)}$", dockerfile, re.MULTILINE), dockerfile
     assert bool(commands) == ("--require-hashes" in dockerfile)
+
+
+def test_build_commands_run_as_root_behind_the_requirements(
+    repository: Path, tmp_path: Path
+) -> None:
+    """The conversion scripts' packages, in `/opt`, replace what the requirements brought."""
+    truss = tmp_path / "truss"
+    for name in ("model", "data"):
+        shutil.copytree(repository / name, truss / name)
+    shutil.copytree(repository / "packages/trtllm_truss", truss / "packages/trtllm_truss")
+    shutil.copy(repository / "requirements.txt", truss)
+    shutil.copy(repository / "examples/llama-3-8b-build/config.yaml", truss)
+    lines = (written(tmp_path / "context", ".", truss) / "Dockerfile").read_text().splitlines()
+    installs = [number for number, line in enumerate(lines) if INSTALL_COMMAND in line]
+    requirements = [
+        number for number, line in enumerate(lines) if re.match("RUN .*install .*-r .*requ", line)
+    ]
+    root, switch = (lines.index(f"USER {user}") for user in ("root", "60000"))
+    assert len(requirements) >= 2  # Truss's and ours
+    order = [root, *requirements, *installs, switch]
+    assert order == sorted(order)
+    assert len(installs) == 1
 
 
 def test_the_runtime_is_pinned(context: Path) -> None:

@@ -23,19 +23,18 @@ INSTALL_COMMAND = (
     "if line.startswith(('tokenizers', 'huggingface')) and 'extra' not in line], sep='\\n')\" "
     f"| /usr/bin/python3 -m pip install --no-deps --target {FOLDER} -r /dev/stdin"
 )
-"""`build_commands` of config.yaml; build commands run after the requirements are installed."""
+"""One of `build_commands` of config.yaml.
+
+Truss runs them as root, after it has installed the requirements
+(`templates/server.Dockerfile.jinja` of 0.18.35; a test builds the context).
+"""
 
 _IMPORT_LIMIT_S = 300.0
 _IMPORT_ERROR = re.compile(r"(?m)^ImportError: (.+)")
 
 
-def require_importable(
-    python: str, environment: Mapping[str, str], command: str = INSTALL_COMMAND
-) -> None:
+def require_importable(python: str, environment: Mapping[str, str]) -> None:
     """Import `transformers` as a conversion script does. The script itself reports a missing one.
-
-    Args:
-        command: named as the remedy.
 
     Raises:
         BuildError: another package of a wrong version breaks it.
@@ -57,5 +56,5 @@ def require_importable(
         raise BuildError(
             f"the conversion scripts need transformers, which {python} cannot import: "
             f"{found[1][:300]} Add its own versions to build_commands of "
-            f"config.yaml, and deploy again: {command}"
+            f"config.yaml, and deploy again: {INSTALL_COMMAND}"
         )
