@@ -234,6 +234,7 @@ def test_signals_are_causes_too(returncode, words):
 def test_a_kill_after_a_signal_from_outside_is_no_lack_of_memory():
     assert "truss push --watch" in explain_exit(["Signal (15) received."], 137)
     assert "truss push --watch" not in explain_exit(["Signal (15) received."], 1)
+    assert "--shm-size" in explain_exit(["Signal (15) received."], 135)
 
 
 def test_port_conflict():

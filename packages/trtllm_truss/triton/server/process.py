@@ -85,7 +85,7 @@ def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
     log = f"Its log: {error_line}" if error_line else "Its log is empty."
     number = None if returncode is None else signal_of(returncode)
     hint = _BY_SIGNAL.get(number) if number is not None else None
-    if hint and any(_ENDED_FROM_OUTSIDE.search(line) for line in lines):
+    if number is signal.SIGKILL and any(_ENDED_FROM_OUTSIDE.search(line) for line in lines):
         hint = _BY_SIGTERM
     return f"{hint} {log}" if hint else log
 
