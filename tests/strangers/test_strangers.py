@@ -112,6 +112,8 @@ def test_no_command_runs_code(
     folder = tmp_path / "stranger"
     metadata = KINDS[kind](folder, sprung)
     monkeypatch.chdir(folder)
+    # Where a test before has imported Truss, `check` starts no process for it.
+    monkeypatch.delitem(sys.modules, "truss.base.truss_config", raising=False)
     output = ["--output", str(tmp_path / "out")]
     if command == "init":
         words = metadata.get("tokenizer_repository")

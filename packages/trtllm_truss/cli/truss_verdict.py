@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from trtllm_truss.cli.common import write
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
+from trtllm_truss.processes.child import child_environment
 from trtllm_truss.validation import did_you_mean, dotted_path, shown_name
 
 _MODULE = "truss.base.truss_config"
@@ -37,7 +39,9 @@ class TrussVerdict:
         self._program: subprocess.Popen[bytes] | None = None
         if _MODULE not in sys.modules and importlib.util.find_spec("truss") is not None:
             self._program = subprocess.Popen(
-                [sys.executable, "-m", "trtllm_truss.cli.truss_verdict", str(file)],
+                [sys.executable, "-m", "trtllm_truss.cli.truss_verdict", str(file.absolute())],
+                cwd=os.sep,  # `-m` imports from the current folder, which may be a stranger's
+                env=child_environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
