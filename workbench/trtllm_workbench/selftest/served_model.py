@@ -160,6 +160,11 @@ _PR_SET_PDEATHSIG = 1
 _PATHS = [
     str(Path(package.__path__[0]).resolve().parent) for package in (trtllm_truss, trtllm_workbench)
 ]
+_PROGRAM = "import sys; del sys.path[0]; import trtllm_truss.__main__"
+"""`python -m trtllm_truss` without the current folder, which may be a stranger's.
+
+Relative paths of a configuration still begin there.
+"""
 _TICK_S = 0.02
 _END_LIMIT_S = 60.0
 
@@ -190,7 +195,7 @@ class ChildServer:
         self.api = Api(port)
         self.seconds = 0.0
         self._command = [
-            *(sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(truss)),
+            *(sys.executable, "-c", _PROGRAM, "serve", "--truss", str(truss)),
             *("--config", str(config), "--port", str(port)),
         ]
         self._show = show
