@@ -27,6 +27,7 @@ from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAi
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 LOG_PROBS = (*OUTPUTS, "cum_log_probs", "output_log_probs")
+HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
 
 
 def submit(scheduler: Scheduler, *args: Any, **inputs: Any) -> Caller:
@@ -187,8 +188,9 @@ def test_a_greedy_answer_is_the_same_alone_and_beside_others(
 ) -> None:
     """With prompts of different lengths, of which one fills several steps.
 
-    The log probabilities are equal to the last bit where the CPU has AVX-512. With AVX2, attention
-    beside a prompt rounds differently, by up to 1e-5.
+    The log probabilities are equal to the last bit where the CPU has AVX-512. With AVX2 alone a step
+    of many tokens rounds differently: two to four of these prompts at once change no bit, seven
+    change up to 2e-5 (measured on an AMD EPYC).
     """
     engine = GenAiEngine(EngineSettings(model_folder, max_batch_size=8, prefix_caching=False))
     scheduler = start_scheduler(engine, prefix_caching=False)
@@ -207,6 +209,8 @@ def test_a_greedy_answer_is_the_same_alone_and_beside_others(
 
     for (ids, log_probs), (ids_alone, log_probs_alone) in zip(beside, alone, strict=True):
         assert ids == ids_alone
+        if HAS_AVX512:
+            assert log_probs == log_probs_alone
         assert log_probs == pytest.approx(log_probs_alone, abs=1e-4)
 
 
