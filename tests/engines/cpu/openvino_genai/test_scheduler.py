@@ -188,9 +188,9 @@ def test_a_greedy_answer_is_the_same_alone_and_beside_others(
 ) -> None:
     """With prompts of different lengths, of which one fills several steps.
 
-    The log probabilities are equal to the last bit where the CPU has AVX-512. With AVX2 alone a step
-    of many tokens rounds differently: two to four of these prompts at once change no bit, seven
-    change up to 2e-5 (measured on an AMD EPYC).
+    The log probabilities are equal to the last bit where the CPU has AVX-512. With AVX2 alone a
+    step of many tokens rounds differently: two to four of these prompts at once change no bit,
+    seven change up to 2e-5 (measured on an AMD EPYC).
     """
     engine = GenAiEngine(EngineSettings(model_folder, max_batch_size=8, prefix_caching=False))
     scheduler = start_scheduler(engine, prefix_caching=False)
