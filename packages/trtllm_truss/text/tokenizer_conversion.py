@@ -2,26 +2,27 @@
 
 `transformers` converts it, in a process of its own: the import takes seconds, a tokenizer may be a
 program, and the Python that has the library may be another one. NVIDIA's images from 26.03 on have
-it in TensorRT-LLM's virtual environment only, those up to 25.10 in the system's Python.
+it in TensorRT-LLM's virtual environment only (tensorrtllm_backend r26.07,
+`dockerfile/Dockerfile.triton.trt_llm_backend`), those before in the system's Python.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.machine.runtime import pythons_with
-from trtllm_truss.processes.child import child_environment
+from trtllm_truss.processes.child import GuardedChild, child_environment, temporary_folder
 
 _LIBRARY = "transformers"
 _LIMIT_S = 600.0
+_STOP_S = 5.0
 _MAX_REASON = 500
 _REMEDY = (
     "name a tokenizer_repository with a tokenizer.json "
@@ -89,27 +90,29 @@ def _described(status: int, folder: Path, text: str) -> str:
 
 def _convert(python: Path, folder: Path, *, trust_remote_code: bool) -> tuple[int, str]:
     """Return the program's exit status and its text: the tokenizer, or what is wrong."""
-    with TemporaryDirectory(prefix="tokenizer-") as place:
-        out = Path(place, "out")
+    with temporary_folder() as place:
+        out = place / "out"
         trusted = "yes" if trust_remote_code else "no"
+        child = GuardedChild(
+            [str(python), "-c", _PROGRAM, str(folder.absolute()), str(out), trusted],
+            dict(_environment(python)),
+            run_id=f"tokenizer-{secrets.token_hex(8)}",
+            orphan_grace_s=_STOP_S,
+            cwd=place,  # Python imports modules from there, so never from the tokenizer's folder
+            name=_LIBRARY,
+        )
         try:
-            ended = subprocess.run(
-                [python, "-c", _PROGRAM, folder.absolute(), out, trusted],
-                env=dict(_environment(python)),
-                cwd=place,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
+            status = child.wait(_LIMIT_S)
+            child.wait_for_output(_STOP_S)
+        finally:
+            child.end(_STOP_S)
+        if status is None:
             return _NO_TOKENIZER, f"it took more than {_LIMIT_S:.0f} s"
-        except OSError as error:
-            return _NO_LIBRARY, str(error)
         if not out.exists():
-            said = ended.stderr.decode(errors="replace").strip().split("\n")[-1]
-            return _NO_TOKENIZER, said[:_MAX_REASON] or f"exit status {ended.returncode}"
+            said = next((line.strip() for line in reversed(child.tail) if line.strip()), "")
+            return _NO_TOKENIZER, said[:_MAX_REASON] or f"exit status {status}"
         text = out.read_text(encoding="utf-8")
-        return ended.returncode, text if ended.returncode == 0 else text[:_MAX_REASON]
+        return status, text if status == 0 else text[:_MAX_REASON]
 
 
 def _environment(python: Path) -> Iterator[tuple[str, str]]:
