@@ -80,3 +80,28 @@ def test_allowed_tools_are_looked_up_by_name() -> None:
     choice = {"type": "allowed_tools", "allowed_tools": {"tools": nested}}
     assert read_tool_use(nested, choice, parallel=True).offered == use.offered
     assert Name.comparisons < 20 * count
+
+
+def _turns(ids: list[str], results: list[str]) -> list[dict[str, Any]]:
+    function = {"name": "f", "arguments": {}}
+    calls = [{"id": id_, "type": "function", "function": function} for id_ in ids]
+    answers = [{"role": "tool", "tool_call_id": id_, "content": "x"} for id_ in results]
+    return [{"role": "assistant", "tool_calls": calls}, *answers]
+
+
+NAMES = [f"c{number}" for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "results", "written_results"),
+    [(NAMES, [*reversed(NAMES)], NAMES), (["a", "b"], ["a"] * 200, ["a"] * 200)],
+)
+def test_results_are_matched_with_calls_by_hash(
+    calls: list[str], results: list[str], written_results: list[str]
+) -> None:
+    turns = _turns([*map(Name, calls)], [*map(Name, results)])
+    Name.comparisons = 0
+    written = write(turns, None, Form(one_call=True))
+    found = [turn["tool_call_id"] for turn in written.messages if turn["role"] == "tool"]
+    assert found == written_results
+    assert Name.comparisons < 20 * len(results)

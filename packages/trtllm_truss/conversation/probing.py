@@ -190,7 +190,7 @@ class Shape:
 
     @property
     def sentence(self) -> str:
-        """Say in one line what the template shows, for the operator."""
+        """Summarize what the chat template shows in one line, for the operator."""
         form = self.form
         hidden = [each.question for each in self.answers if not each.is_shown]
         functions = "functions" if form.tools != "text" else "functions described in the text"

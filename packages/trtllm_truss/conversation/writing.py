@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -134,33 +135,36 @@ def identified(turns: Sequence[Mapping[str, Any]]) -> list[Turn]:
     """
     copied = [dict(turn) for turn in turns]
     known: set[str] = set()
-    own: dict[str, list[str]] = {}
-    unanswered: list[str] = []
+    own: dict[str, deque[str]] = {}
+    unanswered: dict[str, None] = {}
     earlier: dict[str, list[str]] = {}
     for turn in copied:
         if turn["role"] == "tool":
             given = turn.get("tool_call_id")
-            ids = own.get(given, []) if given else unanswered
-            if ids:
-                id_ = next((each for each in ids if each in unanswered), ids[-1])
-                turn["tool_call_id"] = id_
-                if id_ in unanswered:
-                    unanswered.remove(id_)
+            if given and given in own:
+                ids = own[given]
+                while len(ids) > 1 and ids[0] not in unanswered:
+                    ids.popleft()
+                turn["tool_call_id"] = ids[0]
+                unanswered.pop(ids[0], None)
+            elif not given and unanswered:
+                turn["tool_call_id"] = id_ = next(iter(unanswered))
+                del unanswered[id_]
             elif given:
                 late = earlier.get(given)
                 turn["tool_call_id"] = late.pop(0) if late else _unused(given, known)
             continue
         for given, ids in own.items():
             earlier.setdefault(given, []).extend(each for each in ids if each in unanswered)
-        own, unanswered = {}, []
+        own, unanswered = {}, {}
         if calls := turn.get("tool_calls"):
             turn["tool_calls"] = calls = [*calls]
             for place, call in enumerate(calls):
                 given = call.get("id") or ""
                 id_ = _unused(given or f"call_{len(known)}", known)
                 calls[place] = {**call, "id": id_}
-                own.setdefault(given, []).append(id_)
-                unanswered.append(id_)
+                own.setdefault(given, deque()).append(id_)
+                unanswered[id_] = None
     return copied
 
 
@@ -177,28 +181,21 @@ def _unused(id_: str, known: set[str]) -> str:
 def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | None]:
     """Find the call of each turn that is a result.
 
+    Args:
+        turns: as `identified` returns them.
+
     Returns:
         For each turn, the places of the turn before it with the call, and of the call in it; None
         for turns that are no results, and for results that follow no turn with their call.
     """
     found: list[tuple[int, int] | None] = []
-    open_calls: dict[str, tuple[int, int]] = {}
-    in_order: list[tuple[int, int]] = []
+    calls: dict[str, tuple[int, int]] = {}
     for place, turn in enumerate(turns):
-        answered = None
-        if turn["role"] != "tool":
-            in_order, open_calls = [], {}
-            for at, call in enumerate(turn.get("tool_calls", ())):
-                in_order.append((place, at))
-                if id_ := call.get("id"):
-                    open_calls[id_] = (place, at)
-        elif id_ := turn.get("tool_call_id"):
-            answered = open_calls.get(id_)
-        elif in_order:
-            answered = in_order[0]
-        if answered is not None and answered in in_order:
-            in_order.remove(answered)
-        found.append(answered)
+        if turn["role"] == "tool":
+            found.append(calls.get(turn.get("tool_call_id", "")))
+            continue
+        calls = {call["id"]: (place, at) for at, call in enumerate(turn.get("tool_calls", ()))}
+        found.append(None)
     return found
 
 
@@ -319,17 +316,16 @@ def _split(turns: Sequence[Turn], form: Form) -> list[Turn]:
         if not form.one_call or len(calls) == 1:
             split.append(turn)
             continue
-        results = []
+        results: dict[str, list[Turn]] = {call["id"]: [] for call in calls}
+        others = []
         while place < len(turns) and turns[place]["role"] == "tool":
-            results.append(turns[place])
+            results.get(turns[place].get("tool_call_id", ""), others).append(turns[place])
             place += 1
         for call in calls:
             split.append({**turn, "tool_calls": [call]})
             turn = {"role": turn["role"]}
-            own = [result for result in results if result.get("tool_call_id") == call["id"]]
-            split += own
-            results = [result for result in results if result not in own]
-        split += results
+            split += results[call["id"]]
+        split += others
     return split
 
 
