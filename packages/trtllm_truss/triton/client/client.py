@@ -418,8 +418,10 @@ class TritonClient:
                 connection.cancel(call, answer)
                 break
             orders += order_stop(connection, request_id, self._instances)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _END_LIMIT_S  # of all: the request keeps its slot until then
         for number, order in orders:
-            if await order.wait_for_end(_END_LIMIT_S):
+            if await order.wait_for_end(until - loop.time()):
                 connection.finish(number, order)
             else:
                 connection.cancel(number, order)
