@@ -40,7 +40,11 @@ _GUIDES = {"backend": "guided_decoding_backend"}
 
 
 _HOST_VARIABLES = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
-"""Addresses on which a worker listens; by default the one that the machine has on its network."""
+"""Addresses on which a worker listens; by default the one that the machine has on its network.
+
+Sources in ai-dynamo/dynamo: `get_tcp_rpc_host_from_env` of lib/runtime/src/utils/ip_resolver.rs at
+cbe9078b, and lib/runtime/src/config/environment_names.rs.
+"""
 
 _ON_ONE_HOST = ("file", "mem")
 """Values of `DYN_DISCOVERY_BACKEND` with which all processes share a host."""

@@ -75,7 +75,8 @@ class _Work:
 class EncodingQueue:
     """Runs works on three threads, one of them for short works only.
 
-    Few threads: each takes a core, and a kilobyte per token of the engine's context.
+    Few threads: each takes a core, and a kilobyte per token of the engine's context, or for a count
+    that of `MAX_COUNTED_TOKENS`.
     """
 
     def __init__(self) -> None:

@@ -75,6 +75,7 @@ class AdapterFiles:
 
 @contextmanager
 def _present() -> Iterator[None]:
+    """Raise ArtifactError, with the file's name, for an OSError."""
     try:
         yield
     except OSError as error:
