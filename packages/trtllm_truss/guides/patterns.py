@@ -520,22 +520,23 @@ def run_together(parts: Sequence[_Part], max_states: int = MAX_STATES) -> Automa
     start = tuple(part.start for part in parts)
     numbers = {start: 0}
     states, moves = [start], []
+    steps: list[dict[Any, list[Any]]] = [{} for _ in parts]  # of each state, by class
     for state in states:
+        rows = []
+        for part, each, known in zip(parts, state, steps, strict=True):
+            if each not in known:
+                known[each] = [part.step(each, kind) for kind in range(len(kinds))]
+            rows.append(known[each])
         own = {}
-        for kind in range(len(kinds)):
-            after = []
-            for part, each in zip(parts, state, strict=True):
-                if (reached := part.step(each, kind)) is None:
-                    break
-                after.append(reached)
-            else:
-                key = tuple(after)
-                if key not in numbers:
-                    if len(numbers) > 4 * max_states:
-                        raise TooManyStates
-                    numbers[key] = len(states)
-                    states.append(key)
-                own[kind] = numbers[key]
+        for kind, after in enumerate(zip(*rows, strict=True)):
+            if None in after:
+                continue
+            if after not in numbers:
+                if len(numbers) > 4 * max_states:
+                    raise TooManyStates
+                numbers[after] = len(states)
+                states.append(after)
+            own[kind] = numbers[after]
         moves.append(own)
     accepting = {
         number
