@@ -86,6 +86,26 @@ def test_every_failure_of_a_guide_is_reported(
     assert outcome(guides.check(order("follow"))) is None
 
 
+SPELLED_REFERENCES = """
+import json
+from trtllm_truss.guides import compiler_worker
+from trtllm_truss.requests import Guide
+
+compiler_worker.MEMORY_LIMIT_BYTES = 1 << 25
+large = {"properties": {str(number): 1 for number in range(3000)}}
+references = [{"$ref": f"#/d/{'0' * length}"} for length in range(1, 200)]  # all of them to `large`
+guide = Guide("json_schema", json.dumps({"anyOf": references, "d": [large]}))
+compiles = lambda *_: print("compiles")
+print(compiler_worker._attempt(guide, compiles, compiles, False).fault)
+"""
+
+
+def test_the_memory_for_reading_a_guide_is_limited() -> None:
+    """The parts of 199 spellings of one reference take 90 MB, before the compiler is asked."""
+    command = [sys.executable, "-c", SPELLED_REFERENCES]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == f"{TOO_LARGE}\n"
+
+
 @pytest.mark.parametrize("guides", [0.5], indirect=True)
 def test_quick_guides_pass_slow_ones(
     guides: GuideValidator, monkeypatch: pytest.MonkeyPatch

@@ -89,7 +89,7 @@ DRAWING_LIMIT_S = 0.5
 """CPU time of so many tokens."""
 
 MEMORY_LIMIT_BYTES = 1 << 29
-"""Address space for compiling."""
+"""Address space for reading and compiling a guide."""
 
 KEPT_LIMIT_BYTES = 1 << 25
 """Memory of a compiled guide, which the engine caches."""
@@ -298,12 +298,14 @@ def _attempt(
         compiler_works: called once another guide is compiled: from then on, an error is this one's.
         brackets_only: see `find_misread_pair`.
     """
+    _limit_memory()
     try:
         if fault := _fault_of_text(guide, brackets_only):
             return Trial(fault)
     except ValueError as error:
         return Trial(f"it is not JSON ({error}); send a JSON schema.")
-    _limit_memory()
+    except (MemoryError, RecursionError):
+        return Trial(_TOO_LARGE)
     follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
     compiler_works()
     try:
