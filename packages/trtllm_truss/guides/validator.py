@@ -197,7 +197,7 @@ class GuideValidator:
         self._jobs: dict[bytes, _Job] = {}
         self._known: OrderedDict[bytes, CheckedGuide | str] = OrderedDict()  # or the fault
         self._known_characters = 0
-        self._grammars: dict[int, str] = {}  # as far as they were received
+        self._grammars: dict[int, list[str]] = {}  # the parts that were received
         self._worker: _Worker | None = None
         self._trial: _Worker | None = None
         self._clock = clock
@@ -363,7 +363,7 @@ class GuideValidator:
     def _take(self, line: list[Any]) -> None:
         number, verdict, text, kept_bytes = line
         if verdict == GuideVerdict.PART.value:
-            self._grammars[number] = self._grammars.get(number, "") + text
+            self._grammars.setdefault(number, []).append(text)
         else:
             self._finish(number, GuideVerdict(verdict), text, kept_bytes)
 
@@ -386,7 +386,7 @@ class GuideValidator:
         self, number: int, verdict: GuideVerdict, reason: str | None, kept_bytes: int = 0
     ) -> None:
         with self._changed:
-            job, grammar = self._running.pop(number, None), self._grammars.pop(number, None)
+            job, parts = self._running.pop(number, None), self._grammars.pop(number, None)
             if job is None:
                 return
             self._changed.notify_all()
@@ -406,7 +406,7 @@ class GuideValidator:
                 fault = f"it takes more than {self._limit_s:g} s to compile; simplify it."
                 outcome = self._remember(job.key, fault)
             else:
-                guide = job.guide if grammar is None else Guide("ebnf_grammar", grammar)
+                guide = Guide("ebnf_grammar", "".join(parts)) if parts else job.guide
                 is_good = verdict is GuideVerdict.GOOD
                 known = CheckedGuide(guide, kept_bytes) if is_good else str(reason)
                 outcome = self._remember(job.key, known)
