@@ -39,8 +39,7 @@ class CheckedGuide(NamedTuple):
     """A guide that the engine may compile.
 
     Attributes:
-        guide: what the engine takes: for a schema with fixed blanks its grammar, where XGrammar is
-            there to write it.
+        guide: what the engine takes: for a schema its grammar, except with LLGuidance.
         kept_bytes: memory of the compiled guide.
     """
 

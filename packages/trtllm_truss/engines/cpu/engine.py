@@ -58,7 +58,7 @@ class CpuEngine(Engine):
     wanted = f"one {GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU)"
     suffixes = (GGUF_SUFFIX, OPENVINO_MODEL)
     requirements = ("openvino-genai==2026.4.1.0",)
-    wheels = ("nvidia-pytriton", "xgrammar")
+    wheels = ("nvidia-pytriton",)
     counts_guides = True
     guides_set_the_end = True
     scores_beams = False
