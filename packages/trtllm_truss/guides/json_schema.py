@@ -528,13 +528,10 @@ class _Object:
             self._patterns = {}
         self._required = names_of(schema, "required")
         self._names_nodes, self._least_name, self._most_name = self._read_names(schema)
-        further = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-        self._adds = further is not None
-        if further is None:
-            is_open = "properties" not in schema and "patternProperties" not in schema
-            further = is_open
-        self._further = further
-        self._add_required(schema)
+        given = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+        is_open = "properties" not in schema and "patternProperties" not in schema
+        self._further = is_open if given is None else given
+        self._add_required(True if given is None else given)
         self._apply_patterns()
         self._pairs: list[tuple[str, str, bool]] = []
         self._tails: dict[tuple[int, int], str | None] = {}
@@ -545,7 +542,6 @@ class _Object:
         names = schema.get("propertyNames", True)
         if names is True:
             return (), 0, None
-        self._to_names = names
         if not isinstance(names, Mapping) or not names.keys().isdisjoint(
             ("$ref", "anyOf", "oneOf", "allOf", *WITHOUT_EFFECT)
         ):
@@ -563,15 +559,14 @@ class _Object:
             nodes += self._to._parsed(FORMATS[form])
         return (tuple(nodes), *counts_of(names, "minLength", "maxLength"))
 
-    def _add_required(self, schema: Schema) -> None:
+    def _add_required(self, further: Any) -> None:
         for name in self._required:
             if name in self._named:
                 continue
-            if any(matches(node, name, is_possible=True) for node, _ in self._patterns.values()):
-                self._named[name] = True  # what its pattern says
-            else:
-                given = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-                self._named[name] = True if given is None else given
+            has_pattern = any(
+                matches(node, name, is_possible=True) for node, _ in self._patterns.values()
+            )
+            self._named[name] = True if has_pattern else further  # True: what its pattern says
 
     def _apply_patterns(self) -> None:
         for name, schema in self._named.items():

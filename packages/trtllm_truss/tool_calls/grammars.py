@@ -15,7 +15,7 @@ from json import loads
 
 from trtllm_truss.tool_calls.emitter import Emitter
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source, markers_of
+from trtllm_truss.tool_calls.source import Emit, Malformed, Markers, Parse, Source, markers_of
 from trtllm_truss.tool_calls.tool_format import CallGuide, call_schema, guide_each
 from trtllm_truss.tool_calls.values import (
     PLAIN_STRING,
@@ -94,16 +94,16 @@ class Region:
         except TooDeep:
             raise
         except Malformed:
-            yield from self.add_rest()
+            yield from self.add_rest(emitter.arguments)
             raise
         emitter.end_call()
         if fence:
             yield from source.close(*fences)
 
-    def add_rest(self) -> Parse[None]:
+    def add_rest(self, emit: Emit) -> Parse[None]:
         """Add the rest of a malformed call to its arguments as it is written."""
         ends = markers_of(*self.ends, *(["\n"] if self.is_bare else []))
-        yield from self.source.until(ends, self.emitter.arguments, reads=False)
+        yield from self.source.until(ends, emit, reads=False)
 
     def is_over(self) -> Parse[bool]:
         """Return whether the call ends here."""
@@ -532,8 +532,7 @@ def read_python_call(region: Region) -> Parse[None]:
         raise
     except Malformed:
         if arguments.is_announced:
-            ends = markers_of(*region.ends, *(["\n"] if region.is_bare else []))
-            yield from source.until(ends, arguments.value, reads=False)
+            yield from region.add_rest(arguments.value)
         raise
     arguments.close()
 

@@ -19,6 +19,7 @@ _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _HEADERS = (_START, _CHANNEL, _MESSAGE)
 _OPENERS = (*_HEADERS, f"assistant{_CHANNEL}", f"assistant{_MESSAGE}")
 _TOKENS = frozenset((*_HEADERS, *_ENDS, _CONSTRAIN))
+_STARTS = Markers(*_OPENERS)
 _HEADER_ENDS = Markers(_MESSAGE, _START, *_ENDS)
 _BODY_ENDS = Markers(*_ENDS, *_HEADERS)
 _MAX_HEADER = 512
@@ -83,9 +84,8 @@ class HarmonyFormat(ToolFormat):
             to_text: end behind the header of the first message that is text.
         """
         messages = _Messages(source, emitter, to_text)
-        markers = Markers(*_OPENERS)
         marker = yield from source.literal(*_OPENERS, " to=", "to=")
-        while marker := marker or (yield from source.until(markers, emitter.text)):
+        while marker := marker or (yield from source.until(_STARTS, emitter.text)):
             messages.next_marker = ""
             yield from messages.read(marker)
             emitter.text(source.release())

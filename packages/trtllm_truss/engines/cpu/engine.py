@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from trtllm_truss.engines.capacity import MAX_UTILIZATION, Scheduling, executor_parameters
-from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
+from trtllm_truss.engines.cpu import GUIDE_CHECK, KV_BLOCK_TOKENS
 from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
     INT32_MAX,
@@ -40,7 +40,6 @@ PARAMETERS = frozenset(
 
 _OPENVINO_PREFIX = "openvino_"
 _MAX_BATCH_SIZE = 64
-_GUIDE_CHECK = "trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker"
 
 
 class _Config(JsonObject):
@@ -170,7 +169,7 @@ class CpuEngine(Engine):
         return False
 
     def guide_check(self, tokenizer_info: Path | None) -> Sequence[str]:
-        return ["-m", _GUIDE_CHECK, str(self.folder.resolve())]
+        return ["-m", GUIDE_CHECK, str(self.folder.resolve())]
 
     def model_config(
         self,

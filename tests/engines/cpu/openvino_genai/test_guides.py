@@ -256,7 +256,7 @@ def test_an_invalid_guide_marked_as_checked_fails_alone(guided: Scheduler) -> No
 def test_a_worker_failure_is_not_the_callers_fault(
     engine: GenAiEngine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler_module, "_WORKER", "no.such.module")
+    monkeypatch.setattr(scheduler_module, "GUIDE_CHECK", "no.such.module")
     caller = submit(start_scheduler(engine), "regex", "a").wait()
 
     assert caller.caller_at_fault is False

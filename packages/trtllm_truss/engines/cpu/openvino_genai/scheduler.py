@@ -18,7 +18,7 @@ import openvino_genai
 
 from trtllm_truss.backends.token_model.request import CACHED_TOKENS, TensorRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, RunningRequest, send_empty
-from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
+from trtllm_truss.engines.cpu import GUIDE_CHECK, KV_BLOCK_TOKENS
 from trtllm_truss.engines.cpu.openvino_genai.engine import (
     EngineSettings,
     GenAiEngine,
@@ -183,7 +183,6 @@ _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 # Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
 # while one follows another closely.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
-_WORKER = "trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker"
 
 
 class _Wake(NamedTuple):
@@ -224,7 +223,7 @@ class Scheduler:
         self._settings = settings
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        check = GuideValidator(["-m", _WORKER, str(settings.model_folder.resolve())])
+        check = GuideValidator(["-m", GUIDE_CHECK, str(settings.model_folder.resolve())])
         self._guided = GuidedRequests(engine, check, lambda: self._inbox.put(_Wake()))
         self._long_prompts = LongPrompts(engine)
         limit = engine.limits.context_length
