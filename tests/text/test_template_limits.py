@@ -13,6 +13,7 @@ from contextlib import suppress
 import jinja2.sandbox
 import pytest
 from jinja2.exceptions import TemplateSyntaxError
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
@@ -436,6 +437,29 @@ def test_an_exception_that_a_destructor_swallows_comes_again() -> None:
     with pytest.raises(TimeIsUp):
         run_limited(lambda: leave_one(count), 0.05)
     assert count[0] > 1
+
+
+LATE_THEN_PROFILED = """
+import sys
+from trtllm_truss.text.time_limit import TimeIsUp, run_limited
+
+def turn():
+    while True:
+        pass
+
+try:
+    run_limited(turn, 0.05)
+except TimeIsUp:
+    sys.setprofile(lambda frame, event, argument: None)
+    (lambda: print("profiled"))()
+"""
+
+
+def test_nothing_is_left_pending_after_a_late_call() -> None:
+    """Python 3.11 hangs at the first call that a profiler sees while its flag is set."""
+    command = [sys.executable, "-c", LATE_THEN_PROFILED]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.stdout == "profiled\n", ended.stderr
 
 
 def test_a_forked_process_has_its_own_watch() -> None:

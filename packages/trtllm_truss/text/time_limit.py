@@ -28,13 +28,14 @@ _IDLE_LOOKS = 40
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
-_forget_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
-    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
-)
 
 
 class TimeIsUp(BaseException):
     """A call took more CPU time than it may; no `Exception`, which the call could catch."""
+
+
+class _Dropped(BaseException):
+    """Takes the place of a `TimeIsUp` that was not yet raised."""
 
 
 class _Call:
@@ -100,7 +101,7 @@ class _Watch:
         with self._lock:  # after a look that has begun
             self._calls.discard(call)
             if call.is_late:
-                _forget_in(call.thread, None)
+                _drop_pending(call.thread)
 
     def _run(self) -> None:
         idle_looks = 0
@@ -115,6 +116,20 @@ class _Watch:
                 for call in self._calls:
                     if not call.is_over:
                         call.look()
+
+
+def _drop_pending(thread: int) -> None:
+    """Drop an exception that is pending in this thread, by raising and catching another one.
+
+    Setting none would drop it too, but before Python 3.13 leaves the interpreter's flag of pending
+    exceptions set (`eval_frame_handle_pending` of Python/ceval.c clears it only where there is
+    one): all code runs slower from then on, and 3.11 hangs at the next call that a profiler sees.
+    """
+    try:
+        while True:  # a destructor can swallow it
+            _raise_in(thread, _Dropped)
+    except _Dropped:
+        pass
 
 
 _watch = _Watch()
