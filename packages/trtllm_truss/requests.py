@@ -25,15 +25,18 @@ class Guide(NamedTuple):
         fixes_blanks: allow JSON by a schema no blanks between its parts but one after each comma
             and each colon.
         is_strict: refuse a schema that the engine would not follow in every part.
+        strict_parts: parts of a schema that are refused likewise, each with its name for errors.
     """
 
     language: Language
     text: str
     fixes_blanks: bool = False
     is_strict: bool = False
+    strict_parts: tuple[tuple[str, str], ...] = ()
 
     def digest(self) -> bytes:
-        parts = (self.language, self.text, str(self.fixes_blanks), str(self.is_strict))
+        strict = (str(self.is_strict), *(each for part in self.strict_parts for each in part))
+        parts = (self.language, self.text, str(self.fixes_blanks), *strict)
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.sha256(text).digest()
 

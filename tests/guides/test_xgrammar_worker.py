@@ -129,6 +129,18 @@ def test_a_strict_schema_is_kept_or_refused(
     assert guides.check(kept).result(PATIENCE_S).guide.language == "ebnf_grammar"
 
 
+def test_a_strict_part_is_kept_or_refused(guides: GuideValidator) -> None:
+    """Of several functions only the strict ones must be kept whole."""
+    kept, unkept = '{"type": "object"}', '{"type": "object", "not": {}}'
+    whole = f'{{"anyOf": [{kept}, {unkept}]}}'
+    strict = Guide("json_schema", whole, strict_parts=(("the function f", unkept),))
+    assert str(guides.check(strict).exception(PATIENCE_S)) == (
+        "the function f is strict, but not has no effect; leave it out, or send strict: false."
+    )
+    mixed = strict._replace(strict_parts=(("the function f", kept),))
+    assert guides.check(mixed).result(PATIENCE_S).guide.language == "ebnf_grammar"
+
+
 def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
     bad = Guide("json_schema", '{"type": "nonsense"}', fixes_blanks=True)
     assert 'Unsupported type "nonsense"' in str(guides.check(bad).exception(PATIENCE_S))

@@ -89,7 +89,8 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
 - Tools have the type `custom` or none. Server tools, such as web search, and Anthropic's own
   client tools, such as `bash_20250124`, are refused by type.
 - `any` and `tool` are enforced by guided decoding, with `disable_parallel_tool_use` to one call;
-  with `auto` it returns the first call only. {unused} are accepted without effect.
+  with `auto` it returns the first call only. `strict: true` of a tool works as in
+  [OpenAI's API](openai.md#tools-and-reasoning). {unused} are accepted without effect.
 - A call that was cut off or is broken becomes text. In a stream a begun block cannot be taken back:
   its JSON ends early, and `stop_reason` is not `tool_use` unless another call is whole.
 - A result with `is_error` reaches the model as `Error: …`, unless it begins with that word.

@@ -145,6 +145,9 @@ and the first such request is logged; forced calls work.
   in the beginning of a call, and its JSON follows the schema in `parameters`. With `required`, a
   format that writes the name outside of the JSON is replaced by plain JSON. TensorRT-LLM engines
   need `runtime.guided_decoding_backend: xgrammar`.
+- `strict: true` of a function refuses a forced call by name if the schema in `parameters` has
+  something that is not kept (below). With `auto` the model writes the arguments, and nothing holds
+  them to the schema; the first request of this kind is logged.
 - `allowed_tools` restricts the functions that count as calls; the prompt holds all of them.
 - `parallel_tool_calls: false` returns the first call only.
 - `response_format` beside tools constrains the whole content, so that the model cannot call unless

@@ -4,7 +4,7 @@ XGrammar in the engine has no limits: a deeply nested guide overflows the stack,
 compile for hours, and an ambiguous one makes each token slower than the last. This program
 compiles the guide with the same library and vocabulary and draws tokens by it.
 
-Protocol, one JSON array a line: `[number, limit_s, language, text, fixes_blanks, is_strict]` in,
+Protocol, one JSON array a line: `[number, limit_s, *guide]` in, with the fields of `Guide`, and
 `[number, verdict, reason, kept_bytes]` out, after a first line "ready". The reason of a good schema
 is a keyword without effect, or null. Lines with the verdict `part` precede the verdict on a schema:
 their texts, joined, are the grammar to send instead. The program loads the vocabulary once and
@@ -333,13 +333,18 @@ def _attempt_schema(guide: Guide, follow: Follow) -> Trial:
     converted = convert_schema(guide.text, any_blanks=not guide.fixes_blanks)
     unkept = next(iter(converted.unkept), None)
     if unkept and guide.is_strict:
-        return Trial(
-            f"it is strict, but {unkept} has no effect; leave it out, or send strict: false."
-        )
+        return Trial(_not_strict("it", unkept))
+    for name, part in guide.strict_parts:
+        for keyword in convert_schema(part, any_blanks=False).unkept:
+            return Trial(_not_strict(name, keyword))
     made = Guide("ebnf_grammar", converted.grammar)
     if rule := find_endless(made):
         return Trial(_endless(rule))
     return Trial(*_measure(made, follow), made.text, unkept)
+
+
+def _not_strict(name: str, keyword: str) -> str:
+    return f"{name} is strict, but {keyword} has no effect; leave it out, or send strict: false."
 
 
 def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:

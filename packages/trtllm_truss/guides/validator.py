@@ -497,8 +497,8 @@ class GuideGate:
         """
         name = request.name("guide")
         if self._library == "llguidance":  # it reads schemas itself
-            checked = await self._checked(guide._replace(is_strict=False), name)
-            return checked._replace(guide=guide._replace(is_strict=False))
+            guide = guide._replace(is_strict=False, strict_parts=())
+            return (await self._checked(guide, name))._replace(guide=guide)
         if self._kept is None:
             return await self._checked(guide, name)
         if guide not in self._kept and not self._kept.has_room():

@@ -17,13 +17,14 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import (
     check_size,
     schema_text,
+    wrong,
 )
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
 from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.parser import OutputParser
 from trtllm_truss.tool_calls.reasoning import ReasoningFormat
-from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat, write_call
+from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat, arguments_schema, write_call
 
 logger = logging.getLogger(__name__)
 NewParser = Callable[[], OutputParser]
@@ -93,6 +94,8 @@ class ModelFormats:
         request = replace(request, chat=chat, shown_special_tokens=frozenset(shown))
         if use.offered and tools is None and self.warns:
             _warn_of_text()
+        if any(tool.is_strict for tool in use.offered):
+            _note_strict_free_calls()
         if tools is None and reasoning is None:
             return request, None
         return request, partial(OutputParser, tools, reasoning, use.offered, parallel=use.parallel)
@@ -118,7 +121,7 @@ class ModelFormats:
             request,
             chat=chat,
             shown_special_tokens=reasoning.special_tokens if reasoning else frozenset(),
-            guide=Guide("json_schema", schema),
+            guide=Guide("json_schema", schema, strict_parts=_strict_parts(use.offered, name)),
             names={**request.names, "guide": "tool_choice"},
         )
         before = reasoning.before(form) if reasoning else None
@@ -140,16 +143,34 @@ def _warn_of_text() -> None:
     )
 
 
+@cache
+def _note_strict_free_calls() -> None:
+    logger.info(
+        "a request offers functions with strict: true and tool_choice auto; the arguments are what "
+        "the model writes. Only tool_choice required or a named function enforces their schemas. "
+        "Further requests of this kind are not logged."
+    )
+
+
+def _strict_parts(tools: Sequence[Tool], name: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (f"the function {tool.name}", schema_text(arguments_schema(tool), name, "tools"))
+        for tool in tools
+        if tool.is_strict
+    )
+
+
 NO_FORMATS = ModelFormats()
 """Calls and reasoning stay in the text."""
 
 
-def read_tool(name: Any, parameters: Any, path: str) -> Tool:
+def read_tool(name: Any, parameters: Any, path: str, strict: Any = None) -> Tool:
     """Check a function.
 
     Args:
         parameters: the JSON schema of its arguments; None for none.
         path: the field that holds it, for errors.
+        strict: the caller's `strict`; None for false.
 
     Raises:
         InvalidRequest: the name or the schema is unusable.
@@ -162,4 +183,6 @@ def read_tool(name: Any, parameters: Any, path: str) -> Tool:
         )
     if parameters is not None and not isinstance(parameters, dict):
         raise InvalidRequest(f"{path}.parameters must be a JSON schema, an object.", param="tools")
-    return Tool(name, parameters or {})
+    if strict is not None and not isinstance(strict, bool):
+        raise wrong(f"{path}.strict", strict, "true or false", "tools")
+    return Tool(name, parameters or {}, bool(strict))

@@ -95,10 +95,12 @@ class Tool:
 
     Attributes:
         parameters: the JSON schema of its arguments; may be empty.
+        is_strict: refuse a forced call if the engine would not follow every part of the schema.
     """
 
     name: str
     parameters: Mapping[str, Any]
+    is_strict: bool = False
 
     @cached_property
     def argument_types(self) -> ArgumentTypes:

@@ -47,7 +47,7 @@ def guide_each(tools: Sequence[Tool], prefix: str, suffix: str) -> list[CallGuid
         suffix: text after them.
     """
     return [
-        CallGuide(prefix.replace("NAME", tool.name), _arguments_schema(tool), suffix)
+        CallGuide(prefix.replace("NAME", tool.name), arguments_schema(tool), suffix)
         for tool in tools
     ]
 
@@ -68,7 +68,7 @@ def call_schema(
     calls: list[Schema] = []
     definitions: Schema = {}
     for position, tool in enumerate(tools):
-        rooted, has_references = _rooted(_arguments_schema(tool), f"#/$defs/tool{position}")
+        rooted, has_references = _rooted(arguments_schema(tool), f"#/$defs/tool{position}")
         if has_references:
             definitions[f"tool{position}"] = rooted
             rooted = {"$ref": f"#/$defs/tool{position}"}
@@ -102,7 +102,8 @@ def write_call(guide: CallGuide, name: str, arguments: str) -> str:
     return guide.prefix + arguments + guide.suffix
 
 
-def _arguments_schema(tool: Tool) -> Schema:
+def arguments_schema(tool: Tool) -> Schema:
+    """Return the schema of a function's arguments, which are an object."""
     if not tool.parameters:  # OpenAI's API: "an empty parameter list"
         return {"type": "object", "properties": {}, "additionalProperties": False}
     return {"type": "object", **tool.parameters}

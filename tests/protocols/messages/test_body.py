@@ -239,6 +239,9 @@ def test_the_choice_of_tools() -> None:
     assert named.guide is not None
     assert '"weather"' not in named.guide.text
     assert named.names["guide"] == "tool_choice"
+    strict = request(tools=[{**WEATHER, "strict": True}, TIME], tool_choice={"type": "any"})
+    assert strict.guide is not None
+    assert [name for name, _ in strict.guide.strict_parts] == ["the function weather"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tests.tool_calls.parsing import FORMATS, cases
 from tokenizers import AddedToken, Tokenizer
 
 from trtllm_truss.endpoints.routes import build_routes
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.openai.adapter import MessageStream, OpenAIAdapter
 from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall
 from trtllm_truss.protocols.openai.body import parse_chat
@@ -218,6 +219,29 @@ def test_a_forced_call_has_a_prefix_and_a_guide(name: str, choice: Any, offered:
     assert found["message"]["content"] is None
     # OpenAI ends the call of a named function with `stop`; so do the tests of vLLM and Triton.
     assert found["finish_reason"] == ("stop" if choice == NAMED else "tool_calls")
+
+
+def with_strict(tool: Json, strict: Any) -> Json:
+    return {**tool, "function": {**tool["function"], "strict": strict}}
+
+
+def test_the_schema_of_a_forced_call_is_strict_if_its_function_is() -> None:
+    tools = [with_strict(WEATHER, True), *(tool for tool in SENT if tool is not WEATHER)]
+    for choice in ("required", NAMED):
+        (request,) = chat(tools=tools, tool_choice=choice).requests
+        assert request.guide is not None
+        ((name, schema),) = request.guide.strict_parts
+        assert name == "the function get_weather"
+        assert json.loads(schema) == {"type": "object", **WEATHER["function"]["parameters"]}
+    for strict in (None, False):
+        (request,) = chat(tools=[with_strict(WEATHER, strict)], tool_choice=NAMED).requests
+        assert request.guide is not None
+        assert not request.guide.strict_parts
+
+
+def test_strict_of_a_function_is_true_or_false() -> None:
+    with pytest.raises(InvalidRequest, match=r'tools\[0\]\.function\.strict is "yes"'):
+        chat(tools=[with_strict(WEATHER, "yes")])
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -167,6 +167,8 @@ def test_a_forced_call(choice: Any) -> None:
     offered = call.request.guide.text + call.request.chat.answer_prefix
     assert "time" in offered
     assert ("weather" in offered) == (choice == "required")
+    strict = [name for name, _ in call.request.guide.strict_parts]
+    assert strict == (["the function weather"] if choice == "required" else [])
     assert call.echo["tool_choice"] == choice
 
 

@@ -135,8 +135,8 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
         raise invalid_request(error, _KNOWN, REFUSED) from None
 
 
-UNUSED_TOOL_KEYS = ("cache_control", "eager_input_streaming", "strict")
-"""Keys of tools that are accepted without effect; `any` and `tool` are strict in any case."""
+UNUSED_TOOL_KEYS = ("cache_control", "eager_input_streaming")
+"""Keys of tools that are accepted without effect."""
 
 REFUSED_TOOL_KEYS = {
     "allowed_callers": Unsupported("only the model calls tools", (["direct"],)),
@@ -144,7 +144,7 @@ REFUSED_TOOL_KEYS = {
     "input_examples": Unsupported("state them in the description", ([],)),
 }
 
-_TOOL_KEYS = ("name", "description", "input_schema", "type")
+_TOOL_KEYS = ("name", "description", "input_schema", "strict", "type")
 _CHOICE_KEYS = ("type", "name", "disable_parallel_tool_use")
 _CHOICES = ("auto", "any", "tool", "none")
 
@@ -186,7 +186,8 @@ def read_tool_use(
         path = f"tools[{place}]"
         function = _function(tool, path)
         described.append({"type": "function", "function": function})
-        read = read_tool(function.get("name"), function["parameters"], path)
+        strict = tool.get("strict")
+        read = read_tool(function.get("name"), function["parameters"], path, strict)
         offered[read.name] = read
     choice = choice or {"type": "auto"}
     check_keys(choice, _CHOICE_KEYS, "tool_choice")

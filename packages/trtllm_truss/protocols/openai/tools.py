@@ -116,7 +116,9 @@ def _tool_use(
         holder: the key of a function's keys in a choice; None if it has them itself.
     """
     offered = {
-        function.get("name"): read_tool(function.get("name"), function.get("parameters"), path)
+        function.get("name"): read_tool(
+            function.get("name"), function.get("parameters"), path, function.get("strict")
+        )
         for path, function in placed
     }
     mode, names = _read_choice(choice, holder, origins or {})
