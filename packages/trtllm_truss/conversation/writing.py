@@ -317,7 +317,7 @@ def _split(turns: Sequence[Turn], form: Form) -> list[Turn]:
             split.append(turn)
             continue
         results: dict[str, list[Turn]] = {call["id"]: [] for call in calls}
-        others = []
+        others: list[Turn] = []
         while place < len(turns) and turns[place]["role"] == "tool":
             results.get(turns[place].get("tool_call_id", ""), others).append(turns[place])
             place += 1
