@@ -75,14 +75,14 @@ console: $(READY) ## serve the CPU example with a page on 127.0.0.1:8081 (CONSOL
 serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) until Ctrl-C
 	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT)
 
-test: $(READY) ## run every check: format, lint, types, tests
+test: $(READY) ## run format check, lint, types and all tests but the thorough ones
 	$(LINT)
 	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
 	$(PYTEST); tests=$$?; \
 	wait $$mypy; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests || types))
 
-engines: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of the LLM API and of the serving path with every kind of engine, 10 rounds of each harm (ROUNDS=...)
-	$(PYTEST) $(ALL_ENGINES) tests/backends tests/engines/c* tests/end_to_end
+engines: $(READY) $(OPEN_MPI_4)/.ready ## run all tests, thorough ones too, with every kind of engine, 10 rounds of each harm (ROUNDS=...)
+	$(PYTEST) $(ALL_ENGINES)
 	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(PYTEST) $(ALL_ENGINES) \
 	  tests/engines/checkpoint/llm_api tests/end_to_end/test_supervision.py \
 	  tests/end_to_end/test_adapters.py tests/triton/server/test_mpi.py

@@ -94,8 +94,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engines",
         choices=("some", "all"),
         default="some",
-        help="all: run tests of the LLM API with each version of it, and those of the serving path "
-        "with each kind of engine",
+        help="all: run tests of the LLM API with each version of it, of the serving path with "
+        "each kind of engine, and those with the mark `thorough`",
     )
     parser.addoption(
         "--servers",
@@ -278,7 +278,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     remaining tests are grouped by file. A test of `--rounds` has the limit of one round for each.
     """
     groups = {}
-    items[:] = [item for item in items if _has_engine(item)]
+    items[:] = [item for item in items if _has_engine(item) and _is_quick_enough(item)]
     for item in items:
         folder, fixtures = item.path.parent.relative_to(TESTS), set(item.fixturenames)
         if "report_round" in fixtures:
@@ -306,6 +306,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     )
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
         groups_file().write_text(json.dumps(groups))
+
+
+def _is_quick_enough(item: pytest.Function) -> bool:
+    """Return False for a thorough test, without `--engines all`."""
+    runs_all = item.config.getoption("--engines") == "all"
+    return runs_all or item.get_closest_marker("thorough") is None
 
 
 def _has_engine(item: pytest.Function) -> bool:

@@ -57,7 +57,9 @@ def read(output: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 26, 300_000], ids=["one-range", "ranges"])
-@pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.parametrize(
+    "round_", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(1, ROUNDS))]
+)
 def test_killed_at_a_random_point(round_: int, range_bytes: int, tmp_path: Path) -> None:
     chance = random.Random(round_)
     files = {"config.json": CONFIG, **{name: chance.randbytes(RANK_BYTES) for name in RANKS}}

@@ -18,6 +18,7 @@ from tests.support.waiting import PATIENCE_S
 from trtllm_workbench.cli.truss_server import own_server
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_quick_run_writes_json_and_leaves_nothing(tmp_path: Path) -> None:
     before = descendants(os.getpid()).keys()

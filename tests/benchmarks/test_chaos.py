@@ -24,6 +24,7 @@ from tests.support.serving import serving
 STREAMED = ("plain", "slow", "events", "chat")
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_a_few_seconds_of_chaos(tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.server
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
 
 
+@pytest.mark.thorough
 def test_requests_that_ask_for_nothing_of_it_are_answered(tmp_path: Path) -> None:
     """Qwen2.5, for example, recommends a penalty, which drafts within the model would drop."""
     folder = write_checkpoint(tmp_path / "model", smollm2_file())

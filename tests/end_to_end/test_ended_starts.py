@@ -147,7 +147,10 @@ def truss(
 
 
 @pytest.mark.filterwarnings("ignore")  # of what Truss imports
-@pytest.mark.parametrize("is_own", [True, False], ids=["own", "truss"])
+@pytest.mark.parametrize(
+    "is_own",
+    [pytest.param(True, id="own", marks=pytest.mark.thorough), pytest.param(False, id="truss")],
+)
 def test_an_ended_start_leaves_nothing(
     truss: tuple[Path, dict[str, str]], is_own: bool, pytestconfig: pytest.Config
 ) -> None:

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import httpx
+import pytest
 from tests.support.truss_process import Served
 
 BODIES = 800
@@ -56,6 +57,7 @@ async def answers(url: str, bodies: list[bytes]) -> list[tuple[int, str]]:
         return await asyncio.gather(*map(ask, bodies))
 
 
+@pytest.mark.thorough
 async def test_no_body_harms_the_server(server: Served) -> None:
     chance = random.Random(20)
     bodies = [random_body(chance) for _ in range(BODIES)]

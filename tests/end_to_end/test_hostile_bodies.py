@@ -135,6 +135,7 @@ def test_twelve_equal_bodies_at_once(server: Served, name: str) -> None:
     check_at_once(server, [next(body for body in CORPUS if body.name == name)] * AT_ONCE)
 
 
+@pytest.mark.thorough
 def test_clients_leave_at_a_random_byte(server: Served) -> None:
     check_leaving(server, PLAIN)
 

@@ -116,6 +116,7 @@ def test_whole_and_streamed(tmp_path: Path, temporary: Path) -> None:
     assert not running
 
 
+@pytest.mark.thorough
 def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(
     tmp_path: Path, temporary: Path
 ) -> None:

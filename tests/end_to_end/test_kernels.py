@@ -68,6 +68,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
             served.process.wait()
 
 
+@pytest.mark.thorough
 def test_servers_tune_and_compile_once_and_survive_damage(fleet: Fleet) -> None:
     together = [fleet.start(), fleet.start()]
     for served in together:

@@ -18,7 +18,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
     ("paged", "runtime", "longest"),
     [
         (True, {}, 2048),
-        (False, {}, 2048),
+        pytest.param(False, {}, 2048, marks=pytest.mark.thorough),
         (False, {"batch_scheduler_policy": "max_utilization"}, 65),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.support.fake_llm_api import VERSIONS
 from tests.support.thinker import (
     CITY,
     KINDS,
@@ -46,7 +47,13 @@ GUIDES: dict[str, Json] = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, marks=[pytest.mark.thorough] if kind in VERSIONS else [])
+        for kind in KINDS
+    ],
+)
 def thinker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

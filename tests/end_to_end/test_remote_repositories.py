@@ -96,6 +96,7 @@ def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
     assert not [path for path in home.rglob("*") if TOKEN in path.name]
 
 
+@pytest.mark.thorough
 def test_the_layout_of_lmi_in_s3(tmp_path: Path) -> None:
     engine = write_engine(tmp_path / "engine")
     files = {f"llm/1/{file.name}": file.read_bytes() for file in engine.iterdir()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -96,15 +98,21 @@ def answer(server: Served, protocol: str, fields: Fields) -> str:
 
 
 def check(server: Served, protocol: str) -> None:
-    """Compare the answers to two seeds, with and without limits."""
-    likeliest = answer(server, protocol, {"top_k": 1})
+    """Compare the answers to two seeds, with and without limits, all asked at once."""
+    cells = [
+        {"temperature": temperature, "seed": seed, **limits}
+        for limits in LIMITS
+        for temperature in (0, 1)
+        for seed in (1, 2)
+    ]
+    with ThreadPoolExecutor(len(cells) + 1) as pool:
+        ask = partial(answer, server, protocol)
+        likeliest, *answers = pool.map(ask, [{"top_k": 1}, *cells])
     for limits in LIMITS:
-        cold, hot = (
-            [answer(server, protocol, {"temperature": t, "seed": n, **limits}) for n in (1, 2)]
-            for t in (0, 1)
-        )
+        *cold, hot, other = answers[:4]
+        del answers[:4]
         assert cold == [likeliest, likeliest], limits
-        assert hot[0] != hot[1], limits
+        assert hot != other, limits
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -208,7 +208,6 @@ ALL = [
 IN_EVERY_RUN = [
     *(each for each in ALL if each[0] == "engine-2"),
     ("1.3.0-2", "kill the other worker"),
-    ("1.3.0-2", "kill a worker of a frozen Triton"),
     ("1.2.1-2-impatient", "stop the other worker"),
 ]
 
@@ -289,7 +288,7 @@ def command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize("killed", ["server and process guard", "all but the engine"])
 def test_a_restart_cleans_up_after_killed_guards(
     tmp_path: Path, temporary: Path, killed: str, ranks: int
@@ -352,6 +351,7 @@ def test_an_engine_that_fails_in_any_way_is_restarted(tmp_path: Path) -> None:
         assert served.end() == 0
 
 
+@pytest.mark.thorough
 def test_an_llm_api_that_fails_in_any_way_is_restarted(
     tmp_path: Path, llm_api_version: str
 ) -> None:

@@ -249,6 +249,7 @@ async def test_a_call_that_the_server_cancels_ends_its_spans() -> None:
     assert names(below) == PHASES[:2]
 
 
+@pytest.mark.thorough
 async def test_the_spans_of_a_thousand_calls_are_complete() -> None:
     """Each of a mix of whole, streamed, refused, failed, queued out and left calls."""
     collected = Collected()

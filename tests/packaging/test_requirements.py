@@ -24,6 +24,7 @@ TENSORRT_LLM_PINS = {
     "1.1": ["numpy<2", "pydantic>=2.9.1", "transformers==4.56.0"],
     "1.2": ["numpy<2", "pydantic>=2.9.1", "transformers==4.57.1"],
 }
+*_, NEWEST = TENSORRT_LLM_PINS
 NEVER = {"torch", "torchvision", "tensorrt", "tensorrt-llm", "nvidia-modelopt", "triton"}
 
 
@@ -38,7 +39,13 @@ def resolve(*files: Path) -> dict[str, str]:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("release", TENSORRT_LLM_PINS)
+@pytest.mark.parametrize(
+    "release",
+    [
+        pytest.param(each, marks=[pytest.mark.thorough] if each != NEWEST else [])
+        for each in TENSORRT_LLM_PINS
+    ],
+)
 def test_resolves_with_truss_and_tensorrt_llm(release: str, tmp_path: Path) -> None:
     pins = tmp_path / "tensorrt-llm.txt"
     pins.write_text("\n".join(TENSORRT_LLM_PINS[release]))

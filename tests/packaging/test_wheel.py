@@ -191,6 +191,7 @@ def clean(wheel: Path, tmp_path: Path) -> Iterator[CleanMachine]:
         yield CleanMachine(Path(folder), tmp_path, built)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(4 * LIMIT_S)
 def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine, tmp_path: Path) -> None:
     (triton,) = [pin for pin in locked() if pin.startswith("nvidia-pytriton==")]

@@ -89,7 +89,13 @@ ENGINE_ROWS = {
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("otherwise", [(), tuple(ENGINE_ROWS)], ids=["as-is", "otherwise"])
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        pytest.param((), id="as-is"),
+        pytest.param(tuple(ENGINE_ROWS), id="otherwise", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_served_engine_is_asked(
     otherwise: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +134,13 @@ ALWAYS = {"spawn", "no-auto-completion", "end-token"}
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("otherwise", [(), tuple(CHECKPOINT_ROWS)], ids=["as-is", "otherwise"])
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        pytest.param((), id="as-is"),
+        pytest.param(tuple(CHECKPOINT_ROWS), id="otherwise", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_served_checkpoint_is_asked(
     otherwise: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

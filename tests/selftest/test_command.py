@@ -107,7 +107,7 @@ def test_an_engine_without_promises_is_named(
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("draws", [0, 1])
+@pytest.mark.parametrize("draws", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_an_engine_must_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: int) -> None:
     monkeypatch.setenv(BACKENDS_VARIABLE, str(BACKENDS))
     engine = write_engine(tmp_path / "engine", limits={"max_batch_size": 4}, draws=draws)
@@ -154,6 +154,7 @@ def test_the_template_is_compared_with_the_release_of_the_engine(
     assert "input seed: missing in ours" in detail
 
 
+@pytest.mark.thorough
 def test_a_missing_mpi_and_a_changed_tensor_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,7 +236,7 @@ PROMPT = {"prompt": "Hello", "max_tokens": 2, "stream": False}
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("is_trusted", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_serving_a_checkpoint(is_trusted: bool, tmp_path: Path, sprung: Path, cache: Path) -> None:
     folder = write_checkpoint(tmp_path / "stranger", smollm2_file())
     set_traps(folder, sprung)

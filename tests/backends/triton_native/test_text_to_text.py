@@ -208,6 +208,7 @@ def test_a_dead_text_model_ends_triton(make_native):
     assert settles(lambda: server.process.state is State.DEAD)
 
 
+@pytest.mark.thorough
 def test_the_ports_can_be_pinned(make_native):
     http_port, grpc_port = free_port(), free_port()
     for _ in range(2):  # a restart reuses the ports at once
@@ -295,6 +296,7 @@ def test_ranks_above_0_load_the_engine_alone(make_native):
     assert len(stubs) == 5
 
 
+@pytest.mark.thorough
 def test_a_real_model_on_the_cpu(make_native):
     server = make_native()
     answer = server.generate("ensemble")

