@@ -26,7 +26,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar o
 LOCKED := --require-hashes --only-binary :all:
 # tests/conftest.py chooses the number of workers.
 PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
-ALL_ENGINES := --engines all --rounds $(ROUNDS) -o timeout=3600
+ALL_ENGINES := --engines all --rounds $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000
 LINT = $(BIN)/ruff format --check . && $(BIN)/ruff check .
 # Shows the number of packages and errors; .venv/pip.log has the whole log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
@@ -95,7 +95,7 @@ $(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
 	@touch $@
 
 hosts: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
-	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 tests/hosts
+	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000 tests/hosts
 	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(BIN)/python -m pytest --hosts 1 tests/hosts/test_launchers.py
 
 unit: $(READY) ## run the tests without servers, in about a minute
@@ -130,7 +130,7 @@ $(FLEET_READY): $(READY) requirements-fleet.txt
 	@touch $@
 
 dynamo: $(READY) $(DYNAMO_READY) ## run two workers behind NVIDIA Dynamo's frontend, and kill them (ROUNDS=...)
-	$(BIN)/python -m pytest tests/dynamo_fleet --rounds $(ROUNDS) -o timeout=3600
+	$(BIN)/python -m pytest tests/dynamo_fleet --rounds $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000
 
 $(DYNAMO_READY): $(READY) requirements-dynamo.txt requirements-frontend.txt
 	@echo "dynamo: the frontend, a worker's runtime, Triton and SmolLM2-135M (600 MB installed)"
