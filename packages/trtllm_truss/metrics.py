@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -11,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -251,9 +253,9 @@ class Metrics(Collector):
         line = line or CallLine(protocol, request_id)
         return RequestMetrics(self._counters, self._clock, request_id, line, trace)
 
-    def refused(self, protocol: str, code: str) -> None:
-        """Record a request with an invalid body."""
-        self.request_started(protocol, "none").failed(code)
+    def refused(self, protocol: str, call_id: str, error: TrussError) -> None:
+        """Record a call with an invalid body, by the id of its response."""
+        self.request_started(protocol, call_id).failed(error.code, error.param)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of a scrape."""
@@ -335,15 +337,41 @@ class Metrics(Collector):
 def exposed(metrics: Metrics, triton_port: Callable[[], int | None]) -> Iterator[None]:
     """Register our metrics and Triton's in the default registry, which Truss's `/metrics` exports.
 
+    Those of this process too: Truss's server unregisters prometheus_client's own collector of them
+    (truss 0.18.35, `templates/server/truss_server.py`).
+
     Args:
         triton_port: returns Triton's metrics port; None while Triton is down.
     """
     with ExitStack() as stack:
         triton = stack.enter_context(TritonMetrics(triton_port))
-        for collector in (metrics, triton):
+        for collector in (metrics, _Process(), triton):
             REGISTRY.register(collector)
             stack.callback(REGISTRY.unregister, collector)
         yield
+
+
+_PROCESS_INTERVAL_S = 5.0
+"""As of Triton's metrics: with 1,000 connections a reading takes eight times as long as ours."""
+
+
+class _Process(ProcessCollector):
+    """Memory, CPU time, open files and start of this process, from /proc; up to 5 s old."""
+
+    def __init__(self) -> None:
+        super().__init__(registry=None)
+        self._families: list[Metric] = []
+        self._until_s = -math.inf
+
+    def collect(self) -> Iterable[Metric]:
+        if time.monotonic() >= self._until_s:
+            self._families = [Rendered(family) for family in super().collect()]
+            self._until_s = time.monotonic() + _PROCESS_INTERVAL_S
+        return self._families
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that two services can share a process."""
+        return ()
 
 
 class RequestMetrics:
@@ -412,7 +440,8 @@ class RequestMetrics:
         if error is None or isinstance(error, GeneratorExit | asyncio.CancelledError):
             self.cancelled()
         else:
-            self.failed(error.code if isinstance(error, TrussError) else InternalError.code)
+            known = error if isinstance(error, TrussError) else InternalError("")
+            self.failed(known.code, known.param)
 
     def waits(self, adapter: int | None) -> None:
         """Record the begin of the wait for admission, with a LoRA adapter or without."""
@@ -476,11 +505,11 @@ class RequestMetrics:
             self._counters.e2e_latency.observe(total_s)
             self._counters.generation_length.observe(self._generation_tokens)
 
-    def failed(self, code: str) -> None:
-        """Record an error by its `code`."""
+    def failed(self, code: str, param: str | None = None) -> None:
+        """Record an error by its `code`, and the field at fault in the log."""
         if self._ended:
             return
-        self._end("failed", code)
+        self._end("failed", code, param)
         self._counters.failed[code] = self._counters.failed.get(code, 0) + 1
 
     def cancelled(self) -> None:
@@ -491,7 +520,7 @@ class RequestMetrics:
         self._left = True
         self._counters.cancelled += 1
 
-    def _end(self, status: str, reason: str | None) -> float:
+    def _end(self, status: str, reason: str | None, param: str | None = None) -> float:
         """End the request and return the seconds since its arrival."""
         self._ended = True
         counters = self._counters
@@ -520,6 +549,7 @@ class RequestMetrics:
         self._line.ended(
             status,
             reason,
+            param=param,
             times_s=(self._started_s, ended_s),
             counts={
                 "prompt_tokens": self._prompt_tokens,
@@ -547,8 +577,8 @@ class CallLine:
     """
 
     __slots__ = (
-        *("_answers", "_began_s", "_call_id", "_counts", "_outcome", "_protocol", "_queue_s"),
-        *("_ttft_s", "open"),
+        *("_answers", "_began_s", "_call_id", "_counts", "_outcome", "_param", "_protocol"),
+        *("_queue_s", "_ttft_s", "open"),
     )
 
     def __init__(self, protocol: str, call_id: str) -> None:
@@ -558,6 +588,7 @@ class CallLine:
         self._began_s = 0.0
         self._counts: dict[str, int] = {}
         self._outcome: tuple[str, str | None] = ("", None)
+        self._param: str | None = None
         self._queue_s: float | None = None
         self._ttft_s: float | None = None
         self.open = 0
@@ -567,6 +598,7 @@ class CallLine:
         status: str,
         reason: str | None,
         *,
+        param: str | None,
         times_s: tuple[float, float],
         counts: Mapping[str, int | None],
         queue_s: float | None,
@@ -575,6 +607,7 @@ class CallLine:
         """Add an answer; log the line with the last one.
 
         Args:
+            param: the field at fault; None without.
             times_s: its arrival and its end.
             counts: tokens by name; None for those that it did not reach.
             queue_s: how long it waited; None if it was not admitted.
@@ -585,7 +618,7 @@ class CallLine:
         self._answers += 1
         # The first answer that fails has the others cancelled.
         if _STATUSES.index(status) > _STATUSES.index(self._outcome[0]):
-            self._outcome = status, reason
+            self._outcome, self._param = (status, reason), param
         for name, count in counts.items():
             if count is not None:
                 self._counts[name] = self._counts.get(name, 0) + count
@@ -606,6 +639,7 @@ class CallLine:
             protocol=self._protocol,
             status=status,
             reason=reason,
+            param=self._param if self._param and _FIELD.fullmatch(self._param) else None,
             answers=self._answers if self._answers > 1 else None,
             **self._counts,
             queue_ms=_milliseconds(self._queue_s),
@@ -617,6 +651,9 @@ class CallLine:
 
 _STATUSES = ("", "finished", "cancelled", "failed")
 """The worst is last."""
+
+_FIELD = re.compile(r"(?!.{61})[a-z][a-z_]*\d?(?:\.[a-z][a-z_]*\d?|\[\d+\])*")
+"""Fields that a line names. An unknown one is a caller's text: a sentence or a key is left out."""
 
 
 def _subtract_one(numbers: Counter[int], number: int) -> None:

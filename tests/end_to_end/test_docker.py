@@ -33,8 +33,9 @@ LONG = {**BODY, "max_tokens": 4000, "ignore_eos": True}
 PREDICT = "/v1/models/model:predict"
 MAX_BODY_BYTES = 8 << 20
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-PROMQL_WORDS = {"by", "code", "increase", "instance", "le", "rate", "reason", "sum"}
+PROMQL_WORDS = {"by", "code", "increase", "instance", "le", "max", "rate", "reason", "sum"}
 PROMQL_WORDS |= {"histogram_quantile"}
+LABEL_VALUES = re.compile(r"label_values\((\w+)(\{[^}]*\})?, (\w+)\)")
 
 
 def program(name: str) -> str:
@@ -205,7 +206,7 @@ def test_the_proxy_neither_buffers_a_stream_nor_keeps_an_abandoned_one(
         assert next(pieces)
         assert server.running() == 1  # the whole answer takes a minute
     assert settles(lambda: len(server.cancelled()) > before)
-    assert server.running() == 0
+    assert settles(lambda: server.running() == 0)  # pages are up to tens of milliseconds old
 
 
 def test_new_keys_work_after_a_reload_that_cuts_no_stream(proxy: Proxy) -> None:
@@ -271,16 +272,34 @@ def test_a_cut_stream_looks_cut_through_the_proxy(make_proxy: MakeProxy) -> None
     assert down.headers["Retry-After"] == "5"
 
 
+DASHBOARD = json.loads((FOLDER / "grafana/dashboard.json").read_text())
+ALL = {"$__rate_interval": "1m", "$__range": "1m", "$instance": ".+", "$model": ".+"}
+"""Grafana's variables, and the dashboard's own with all of their values chosen."""
+
+
+def filled_in(query: str) -> str:
+    for name, value in ALL.items():
+        query = query.replace(name, value)
+    assert "$" not in query, query
+    return query
+
+
 def queries() -> dict[str, list[str]]:
-    """Return the expressions of each panel, with Grafana's variables filled in."""
-    dashboard = json.loads((FOLDER / "grafana/dashboard.json").read_text())
+    """Return the expressions of each panel."""
     return {
-        f"{panel['id']} {panel['title']}": [
-            target["expr"].replace("$__rate_interval", "1m").replace("$__range", "1m")
-            for target in panel["targets"]
-        ]
-        for panel in dashboard["panels"]
+        f"{panel['id']} {panel['title']}": [filled_in(each["expr"]) for each in panel["targets"]]
+        for panel in DASHBOARD["panels"]
     }
+
+
+def variables() -> dict[str, tuple[str, str]]:
+    """Return the selector and the label from which each variable takes its values."""
+    found = {}
+    for each in DASHBOARD["templating"]["list"]:
+        if each["type"] == "query":
+            name, matchers, label = LABEL_VALUES.fullmatch(each["query"]["query"]).groups()
+            found[each["name"]] = (filled_in(f"{name}{matchers or ''}"), label)
+    return found
 
 
 def autoscaler_query() -> str:
@@ -306,6 +325,10 @@ def test_every_query_names_metrics_and_labels_of_a_loaded_server(server: Served)
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels.items())
+    assert set(variables()) == {"model", "instance"}
+    for name, label in variables().values():
+        own = {label for label, _ in labels[name.partition("{")[0]]}
+        assert label == "instance" or label in own, (name, label)  # Prometheus adds the former
     for panel, expressions in queries().items():
         for expression in expressions:
             bare = re.sub(r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"', "", expression)
@@ -313,6 +336,7 @@ def test_every_query_names_metrics_and_labels_of_a_loaded_server(server: Served)
             assert used, panel
             assert used <= set(labels), (panel, used - set(labels))
             for name, matchers in re.findall(r"(\w+)\{([^}]*)\}", expression):
+                assert 'instance=~".+"' in matchers, (panel, name)
                 for label, value in re.findall(r'(\w+)="([^"]*)"', matchers):
                     assert (label, value) in labels[name], (panel, label, value)
             for grouped in re.findall(r"by \((\w+)\)", expression):
@@ -357,7 +381,11 @@ def test_prometheus_answers_every_query(server: Served, tmp_path: Path) -> None:
             for expression in expressions
             if not answered(expression)
         ]
+        series = {name: answered(selector) for name, (selector, _) in variables().items()}
         (scaled,) = answered(autoscaler_query())
     assert empty == []
+    for name, (_, label) in variables().items():
+        assert all(each["metric"][label] for each in series[name]), name
+        assert series[name], name
     assert scaled["metric"] == {}
     assert float(scaled["value"][1]) >= 0  # and no NaN

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import PROCESS_COLLECTOR, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trtllm_truss import __version__
@@ -207,6 +209,21 @@ def test_repeated_starts_register_and_unregister(metrics) -> None:
             assert "triton-metrics" in {thread.name for thread in threading.enumerate()}
         assert names() == before
         assert "triton-metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_process_is_measured_where_truss_took_its_collector_away(metrics, tmp_path) -> None:
+    REGISTRY.unregister(PROCESS_COLLECTOR)
+    try:
+        assert REGISTRY.get_sample_value("process_open_fds") is None
+        with exposed(metrics, lambda: None), (tmp_path / "file").open("w"):
+            opened = REGISTRY.get_sample_value("process_open_fds")
+            assert opened == len([*Path("/proc/self/fd").iterdir()])
+            assert REGISTRY.get_sample_value("process_start_time_seconds") < time.time()
+            for name in ("resident_memory_bytes", "virtual_memory_bytes", "max_fds"):
+                assert REGISTRY.get_sample_value(f"process_{name}") > 0, name
+            assert REGISTRY.get_sample_value("process_cpu_seconds_total") > 0
+    finally:
+        REGISTRY.register(PROCESS_COLLECTOR)
 
 
 def test_two_services_share_a_process(metrics) -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.metrics import CallLine, Metrics
 from trtllm_truss.requests import FinishReason
 
@@ -106,6 +107,45 @@ def test_a_call_fails_with_its_first_answer_that_fails(metrics, now, caplog, las
         "request engine_request_id=4f1d protocol=completions status=failed "
         "reason=deadline_exceeded answers=3 generation_tokens=0 total_ms=250.0 tokens_per_s=0.0"
     ]
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ("max_tokens", "max_tokens"),
+        ("messages[3].content", "messages[3].content"),
+        ("top_p", "top_p"),
+        ("n", "n"),
+        (None, None),
+        ("Why is the sky blue?", None),  # names of unknown fields are the caller's text
+        ("tell me", None),
+        ("hf_AbCdEfGhIjKlMnOpQrStUvWx", None),
+        ("sk-abcdef", None),
+        ("a0b1c2d3e4f5a0b1c2d3e4f5", None),
+        ("a" * 61, None),
+        ("n\nrequest status=finished", None),
+        ("top_p=1 reason=stop", None),
+    ],
+)
+def test_a_refusal_names_its_field_and_no_text_of_the_caller(
+    metrics, caplog, field: str | None, shown: str | None
+) -> None:
+    metrics.refused("openai", "4f1d", InvalidRequest("no", param=field))
+    named = f" param={shown}" if shown else ""
+    beginning = "request engine_request_id=4f1d protocol=openai status=failed"
+    assert caplog.messages == [
+        f"{beginning} reason=invalid_request{named} generation_tokens=0 total_ms=0.0"
+    ]
+    assert getattr(caplog.records[0], "param", None) == shown
+
+
+def test_a_call_of_several_answers_names_the_field_of_the_first_that_fails(metrics, caplog) -> None:
+    line = CallLine("completions", "4f1d")
+    first, second = (metrics.request_started("completions", "x", line=line) for _ in "ab")
+    with pytest.raises(InvalidRequest), first:
+        raise InvalidRequest("too long", param="prompt")
+    second.failed("queue_full")
+    assert " reason=invalid_request param=prompt answers=2 " in caplog.messages[0]
 
 
 def test_missing_values_are_left_out(metrics, now, caplog) -> None:

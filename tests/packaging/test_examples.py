@@ -111,7 +111,8 @@ def test_the_dashboard_is_whole() -> None:
         assert panel["fieldConfig"]["defaults"]["unit"]
         references = [target["refId"] for target in panel["targets"]]
         assert len(set(references)) == len(references)
-    assert [each["name"] for each in dashboard["templating"]["list"]] == ["datasource"]
+    names = [each["name"] for each in dashboard["templating"]["list"]]
+    assert names == ["datasource", "model", "instance"]
 
 
 MODELS = {

@@ -99,7 +99,7 @@ class FakeEngineServer(ServerProcess):
 
     def wait_for_cancel(self, request_id: str, within_s: float = PATIENCE_S) -> int:
         """Wait until the engine drops a request; return its number of tokens."""
-        return int(self.wait_for_line(rf"\] cancelled id={request_id} after=(\d+)", within_s)[1])
+        return int(self.wait_for_line(rf"\] stopped id={request_id} after=(\d+)", within_s)[1])
 
     def _keep(self, line: str) -> None:
         with self._news:

@@ -175,7 +175,7 @@ class Served:
 
     def cancelled(self) -> list[int]:
         """Return the numbers of tokens of cancelled requests, from the fake engine's log."""
-        return [int(n) for n in re.findall(r"\] cancelled id=\S+ after=(\d+)", self.log)]
+        return [int(n) for n in re.findall(r"\] stopped id=\S+ after=(\d+)", self.log)]
 
 
 def _clean_up(folder: str, status: StatusReader) -> None:

@@ -238,7 +238,7 @@ def _listen(host: str, port: int, stack: contextlib.ExitStack) -> list[socket.so
 
 
 def _choose_metrics() -> None:
-    """Export the families of Truss's server: ours and Triton's."""
+    """Export the families of `metrics.exposed` only, as Truss's server does."""
     for collector in (
         process_collector.PROCESS_COLLECTOR,
         platform_collector.PLATFORM_COLLECTOR,

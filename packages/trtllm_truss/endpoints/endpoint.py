@@ -482,7 +482,7 @@ class Endpoint:
                         raise problem
                     call = adapter.read(body, request.headers.get("accept", ""), call_id)
                 except TrussError as error:
-                    self._service.metrics.refused(adapter.name, error.code)
+                    self._service.metrics.refused(adapter.name, call_id, error)
                     raise
             if trace is not None:
                 trace.describe(call.requests, is_streamed=call.media_type != JSON_MEDIA_TYPE)

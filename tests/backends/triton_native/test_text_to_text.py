@@ -117,8 +117,8 @@ def test_a_stop_word_ends_the_generation(make_native, model):
     # Not here: with this prompt the tokens would match before the text of the answer.
     answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=1000)
     assert answer.json()["text_output"] == ""
-    assert seen(server, "[fake] cancelled")
-    assert sum("[fake] cancelled" in line for line in server.lines) == 1
+    assert seen(server, "[fake] stopped")
+    assert sum("[fake] stopped" in line for line in server.lines) == 1
 
 
 def test_unsupported_requests_are_refused(native, model):
@@ -173,7 +173,7 @@ def test_leaving_over_grpc_ends_the_generation(make_native):
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]))
         next(call)
         call.cancel()
-        assert seen(server, "[fake] cancelled")
+        assert seen(server, "[fake] stopped")
 
 
 def test_log_probabilities_without_text(native):

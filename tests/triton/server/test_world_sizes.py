@@ -187,7 +187,7 @@ async def test_streams_that_are_left_end_in_the_engine(make_triton):
     for _ in range(5):  # rounds of the event loop: cancelled tasks do not wait for the engine
         await asyncio.sleep(0)
     assert all(task.done() for task in tasks)
-    await until(lambda: sum("cancelled id=s" in line for line in server.lines) == STREAMS)
+    await until(lambda: sum("stopped id=s" in line for line in server.lines) == STREAMS)
     assert await collect(client) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
     await client.close()
 

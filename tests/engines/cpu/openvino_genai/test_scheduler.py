@@ -243,7 +243,7 @@ def test_a_cancelled_request_ends_soon_with_an_empty_response(
 
     assert len(caller.tokens) < 4000
     assert caller.responses[-1]["output_ids"].shape == (1, 1, 0)
-    assert f"cancelled id=gone after={len(caller.tokens)}" in caplog.messages
+    assert f"stopped id=gone after={len(caller.tokens)}" in caplog.messages
     assert len(other.wait().tokens) == 10
 
 
@@ -259,7 +259,7 @@ def test_a_waiting_request_can_be_cancelled(
     waiting.wait()
 
     assert waiting.tokens == []
-    assert "cancelled id=queued after=0" in caplog.messages
+    assert "stopped id=queued after=0" in caplog.messages
     assert running.finals == 0
     running.cancelled = True
     running.wait()

@@ -477,7 +477,7 @@ class LlmEngine:
         """Abort requests; each ends with the engine's last response, or with the limit."""
         for generation, task in [*self._tasks.items()]:
             if not generation.aborted and chosen(generation):
-                logger.info("cancelled id=%s after=%d", generation.request.id, generation.generated)
+                logger.info("stopped id=%s after=%d", generation.request.id, generation.generated)
                 generation.abort()
                 limit_s = _ABORT_LIMIT_S if generation.generated else _QUEUED_ABORT_LIMIT_S
                 self._loop.call_later(limit_s, task.cancel)

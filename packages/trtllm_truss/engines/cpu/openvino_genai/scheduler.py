@@ -313,7 +313,7 @@ class Scheduler:
     def _cancel_where(self, chosen: Callable[[Arrival | Generation], bool]) -> None:
         for generation in [g for g in self._running if chosen(g)]:
             self._running.remove(generation)
-            _log_cancelled(generation.request, generation.generated)
+            _log_stopped(generation.request, generation.generated)
             generation.cancel()
         arrivals = self._guided.remove(chosen)
         arrivals += self._long_prompts.remove(chosen)
@@ -322,7 +322,7 @@ class Scheduler:
         for arrival in arrivals:
             with suppress(ValueError):
                 self._waiting.remove(arrival)
-            _log_cancelled(arrival.request, 0)
+            _log_stopped(arrival.request, 0)
             send_empty(arrival.request, arrival.sender)
 
     def _enqueue(self, arrival: Arrival) -> None:
@@ -471,8 +471,8 @@ class Scheduler:
         self._waiting.clear()
 
 
-def _log_cancelled(request: TensorRequest, generated: int) -> None:
-    logger.info("cancelled id=%s after=%d", request.id, generated)
+def _log_stopped(request: TensorRequest, generated: int) -> None:
+    logger.info("stopped id=%s after=%d", request.id, generated)
 
 
 def _clamped(times: float, maximum: float) -> float:

@@ -434,7 +434,7 @@ class Batch:
             if gone:
                 self._active.remove(generation)
                 self._cache.add(generation.prompt + generation.output[:-1])
-                self._log(f"cancelled id={generation.id} after={len(generation.output)}")
+                self._log(f"stopped id={generation.id} after={len(generation.output)}")
                 self._send(generation, [], last=True)
 
     def _iterate(self):

@@ -42,7 +42,7 @@ A guide binds from the first token on, as in the executor: an answer with a guid
 for that guide.
 
 It fails with the real backend's messages and logs the end of cancelled requests to stderr:
-`[fake] cancelled id=ID after=TOKENS`. As with the real backend, a rank above 0 never becomes ready,
+`[fake] stopped id=ID after=TOKENS`. As with the real backend, a rank above 0 never becomes ready,
 and all processes end with the engine's.
 """
 
