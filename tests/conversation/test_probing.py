@@ -33,6 +33,25 @@ def shape_of(template: str) -> Shape:
     return probe({"default": ChatTemplate(template)}, {"bos_token": "<s>"})
 
 
+def renders_of(template: str, question: str) -> int:
+    return next(each.renders for each in shape_of(template).answers if each.question == question)
+
+
+def test_changes_without_effect_are_not_tried_together() -> None:
+    """Of 36 forms of a call the seven with one change, and those with the ids that matter."""
+    long_ids = (
+        "{% if m.tool_calls and m.tool_calls[0].id | length != 9 %}{{ raise_exception('id') }}"
+    )
+    template = CALLS.replace("<{{ m.role }}>", f"<{{{{ m.role }}}}>{long_ids}{{% endif %}}")
+    assert shape_of(template).form.ids == "short"
+    assert renders_of(template, "a call and its result") <= 7
+
+
+def test_what_a_template_ignores_is_asked_in_all_places_at_once() -> None:
+    assert renders_of(PLAIN, "functions") <= 4
+    assert renders_of(CALLS, "reasoning") <= 6
+
+
 def test_a_template_that_shows_all_is_written_as_transformers_does() -> None:
     shape = shape_of(CALLS)
     assert shape.form == Form()
@@ -126,7 +145,7 @@ def test_a_slow_template_is_not_asked_for_long() -> None:
         render_open = render
 
     slow = Slow()
-    shape = probe({"default": slow}, {}, lambda: slow.renders * MAX_PROBE_S / 4)
+    shape = probe({"default": slow}, {}, lambda: slow.renders * MAX_PROBE_S / 2)
     assert slow.renders < 20
     assert shape.form == Form()
     assert "takes too long" in shape.answers[1].answer

@@ -33,9 +33,12 @@ class Form:
         named_results: add the function's name to results.
         orphans: write results without their call as results, or as the user's text.
         reasoning: key of the reasoning; `part` and `parts` for a part of the content, whose
-            `thinking` is a text or a list of parts; empty to leave it out.
+            `thinking` is a text or a list of parts; `every` for all keys at once, in a probe; empty
+            to leave it out.
         tools: give the template its variable `tools` or `xml_tools`, a system message with a key
-            `tools` that holds functions as JSON or as a list, or a text that describes them.
+            `tools` that holds functions as JSON or as a list, or a text that describes them;
+            `every` for the variables and the key with JSON at once, in a probe; without the latter
+            if system messages go into the user's text.
         empty_tools: give a request without tools an empty list of them instead of None.
         fills_description: give each function a description.
         fills_parameters: give each function parameters, and these properties.
@@ -60,7 +63,9 @@ class Form:
     named_results: bool = False
     orphans: Literal["tool", "user"] = "tool"
     reasoning: str = "reasoning_content"
-    tools: Literal["variable", "xml_tools", "system_json", "system_list", "text"] = "variable"
+    tools: Literal["variable", "xml_tools", "system_json", "system_list", "text", "every"] = (
+        "variable"
+    )
     empty_tools: bool = False
     fills_description: bool = False
     fills_parameters: bool = False

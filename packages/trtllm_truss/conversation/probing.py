@@ -23,7 +23,7 @@ from trtllm_truss.conversation.outline import (
     mark,
     tool,
 )
-from trtllm_truss.conversation.writing import Written, write
+from trtllm_truss.conversation.writing import EVERY, REASONING_KEYS, Written, write
 from trtllm_truss.errors import InvalidRequest
 
 MAX_PROBE_S = 2.0
@@ -346,7 +346,7 @@ def _all_tools(marked: Marked) -> list[dict[str, Any]]:
     return [*_one_tool(marked), *_bare_tools(marked), *_odd_tools(marked)]
 
 
-_REASONING = {
+_REASONING = {  # the keys of `REASONING_KEYS`, then parts
     "reasoning_content": "as reasoning_content",
     "reasoning": "as reasoning",
     "thinking": "as thinking",
@@ -412,17 +412,19 @@ _TEXTS = (
     ),
 )
 _OF_FUNCTIONS = frozenset({"function", "description", "parameter"})
+_ELSEWHERE: Sequence[tuple[Change, str]] = [  # than the form `every` gives functions
+    ({"tools": "system_list"}, "as a list under the system message's key tools"),
+    ({"tools": "text"}, "described in the text"),
+]
 _FUNCTIONS = (
     _Question(
         _FUNCTIONS_NAME,
         [(_U,), (_S, _U)],
         [
             (_AS_IS, ""),
-            ({"fills_description": True, "fills_parameters": True}, "completed"),
             ({"tools": "xml_tools"}, "in the variable xml_tools"),
             ({"tools": "system_json"}, "as JSON under the system message's key tools"),
-            ({"tools": "system_list"}, "as a list under the system message's key tools"),
-            ({"tools": "text"}, "described in the text"),
+            *_ELSEWHERE,
         ],
         tools=_one_tool,
         about=_OF_FUNCTIONS,
@@ -452,6 +454,50 @@ _FUNCTIONS = (
 _FIRST_CALL_FORMS = 6
 """The forms of calls by which a template that ignores them is told."""
 
+
+class _Group(NamedTuple):
+    """Questions of which one rendering may answer all.
+
+    Attributes:
+        together: the conversations of all, to be tried first.
+    """
+
+    together: _Question
+    questions: Sequence[_Question | _Group]
+
+    def leaves(self) -> Iterator[_Question]:
+        """Yield the questions, and those of groups among them."""
+        for each in self.questions:
+            yield from each.leaves() if isinstance(each, _Group) else (each,)
+
+
+_ARGUMENTS = _Group(
+    _Question("", [(_U, *_EVERY_ARGUMENT, *_NO_ARGUMENT, *_ODD_ARGUMENTS)], applies=_native),
+    (
+        _Question(
+            "arguments of every type",
+            [(_U, *_EVERY_ARGUMENT)],
+            [
+                (_AS_IS, ""),
+                ({"arguments": "texts"}, "as texts"),
+                ({"arguments": "text"}, "as JSON text"),
+            ],
+            applies=_native,
+        ),
+        _Question(
+            "no arguments",
+            [(_U, *_NO_ARGUMENT)],
+            [(_AS_IS, ""), ({"arguments": "text"}, "as JSON text")],
+            applies=_native,
+        ),
+        _Question(
+            "arguments that are no object",
+            [(_U, *_ODD_ARGUMENTS)],
+            [(_AS_IS, ""), ({"odd_arguments": "object"}, "within an object")],
+            applies=_native,
+        ),
+    ),
+)
 _CALLS = (
     _Question(
         "a call beside a text",
@@ -476,28 +522,7 @@ _CALLS = (
             ({"after_result": " "}, "after a blank turn of the assistant"),
         ],
     ),
-    _Question(
-        "arguments of every type",
-        [(_U, *_EVERY_ARGUMENT)],
-        [
-            (_AS_IS, ""),
-            ({"arguments": "texts"}, "as texts"),
-            ({"arguments": "text"}, "as JSON text"),
-        ],
-        applies=_native,
-    ),
-    _Question(
-        "no arguments",
-        [(_U, *_NO_ARGUMENT)],
-        [(_AS_IS, ""), ({"arguments": "text"}, "as JSON text")],
-        applies=_native,
-    ),
-    _Question(
-        "arguments that are no object",
-        [(_U, *_ODD_ARGUMENTS)],
-        [(_AS_IS, ""), ({"odd_arguments": "object"}, "within an object")],
-        applies=_native,
-    ),
+    _ARGUMENTS,
     _Question(
         "a result without its call",
         [(_U, _A, _result(None), _U)],
@@ -515,17 +540,6 @@ _BESIDE_FUNCTIONS = _Question(
     [(_AS_IS, ""), ({"tools": "text"}, "functions described in the text")],
     tools=_one_tool,
 )
-
-
-class _Group(NamedTuple):
-    """Questions of which one rendering may answer all.
-
-    Attributes:
-        together: the conversations of all, to be tried first.
-    """
-
-    together: _Question
-    questions: Sequence[_Question]
 
 
 _TEXT_GROUP = _Group(
@@ -588,13 +602,25 @@ class _Probe:
         self._clock = clock
         self._began_s = clock()
         self._renders = 0
-        self._failure, self._ignores_calls = "", False
+        self._known: dict[str, tuple[str, str | None]] = {}
+        self._failure = ""
         self.form = Form()
         self.answers: list[Answer] = []
 
     def render(self, written: Written, **options: bool) -> str:
-        self._renders += 1
-        return render_written(self._templates, written, self._variables, **options)
+        """Render what was written; what several questions have in common only once."""
+        key = repr((written, options))
+        if key not in self._known:
+            self._renders += 1
+            try:
+                prompt = render_written(self._templates, written, self._variables, **options)
+                self._known[key] = (prompt, None)
+            except InvalidRequest as error:
+                self._known[key] = ("", error.message)  # the error would keep its callers alive
+        prompt, message = self._known[key]
+        if message is not None:
+            raise InvalidRequest(message)
+        return prompt
 
     @property
     def took_s(self) -> float:
@@ -605,15 +631,32 @@ class _Probe:
 
     def ask_all(self, group: _Group) -> None:
         """Ask the questions of a group."""
+        if not group.together.applies(self.form):
+            return
         if not self._is_slow() and all(
             outcome.shows_all and not outcome.blemishes
             for outcome in map(self._attempt, group.together.conversations())
         ):
-            for question in group.questions:
+            for question in group.leaves():
                 self._note(question.name, "shown", is_shown=True)
-        else:
-            for question in group.questions:
-                self.ask(question)
+            return
+        for each in group.questions:
+            if isinstance(each, _Group):
+                self.ask_all(each)
+            else:
+                self.ask(each)
+
+    def ask_about_functions(self) -> None:
+        """Ask how functions are given; a template that ignores them is not asked place by place."""
+        question, *others = _FUNCTIONS
+        conversation = question.conversations()[0]
+        outcome = self._attempt(conversation, replace(self.form, tools=EVERY))
+        if outcome.error or len(outcome.lost) < len(conversation.marks):
+            self.ask_all(_FUNCTION_GROUP)
+            return
+        self.ask(replace(question, changes=_ELSEWHERE))
+        for other in others:
+            self.ask(other)
 
     def ask_about_calls(self) -> None:
         """Ask how calls are written: by the template, else in the text."""
@@ -629,10 +672,8 @@ class _Probe:
         conversations = self._one_call()
         changes = [({**template, **change}, words) for change, words in _call_changes()]
         first, others = changes[:_FIRST_CALL_FORMS], changes[_FIRST_CALL_FORMS:]
-        best = self._best(conversations, first)
         # Ids and names matter to templates that know functions.
-        is_over = best or self._ignores_calls or self.form.tools == "text"
-        return best if is_over else self._best(conversations, others)
+        return self._best(conversations, first, others if self.form.tools != "text" else ())
 
     def _one_call(self) -> list[Marked]:
         """Return a call and its result, beside functions if the template knows them."""
@@ -644,15 +685,35 @@ class _Probe:
             self._keep(question.name, self._best(question.conversations(), question.changes))
 
     def _best(
-        self, conversations: Sequence[Marked], changes: Sequence[tuple[Change, str]]
+        self,
+        conversations: Sequence[Marked],
+        changes: Sequence[tuple[Change, str]],
+        others: Sequence[tuple[Change, str]] | None = None,
     ) -> tuple[Form, str] | None:
-        """Return the first form that shows all, with the fewest blemishes, and its words."""
+        """Return the first form that shows all, with the fewest blemishes, and its words.
+
+        Changes are not tried together if nothing comes of any of them without another one.
+
+        Args:
+            others: further changes, for a template that shows something of calls, but in none of
+                the first forms all.
+        """
         best: tuple[int, Form, str] | None = None
         tried: set[Form] = set()
         rendered: list[bool] = []
+        as_first: set[frozenset[tuple[str, Any]]] = set()
+        first: list[Outcome] = []
         self._failure = ""
-        for change, words in changes:
+        for place, (change, words) in enumerate([*changes, *(others or ())]):
+            ignores_calls = bool(rendered) and not any(rendered)
+            if place == len(changes) and (best or ignores_calls):
+                break
             form = replace(self.form, **change)
+            parts = frozenset(change.items() - changes[0][0].items())
+            is_hopeless = all(parts - {part} in as_first for part in parts)
+            if len(parts) > 1 and (is_hopeless or (others is not None and ignores_calls)):
+                as_first.add(parts)
+                continue
             if form in tried:
                 continue
             tried.add(form)
@@ -660,8 +721,10 @@ class _Probe:
                 self._failure = self._failure or _NOT_ASKED
                 break
             outcomes = self._attempt_each(conversations, form)
+            first = first or outcomes
+            if outcomes == first:
+                as_first.add(parts)
             rendered += [each.shows_calls for each in outcomes if each.error is None]
-            self._ignores_calls = bool(rendered) and not any(rendered)
             if not outcomes[-1].shows_all:
                 self._failure = self._failure or _failure(outcomes)
                 continue
@@ -696,38 +759,60 @@ class _Probe:
         if self._is_slow():
             self._note(_REASONING_NAME, _NOT_ASKED, is_shown=False)
             return frozenset()
-        everywhere = [mark(outline) for outline in _REASONING_EVERYWHERE]
-        plain = self._attempt(everywhere[0], replace(self.form, reasoning=""))
+        every = replace(self.form, reasoning=EVERY)
+        places, error = self._ask_everywhere(every, until_found=True)
+        plain_error = error and self._ask_everywhere(replace(self.form, reasoning=""))[1]
+        reads_keys = self._may_show_somewhere(every) if error else bool(places)
         for key, words in _REASONING.items():
             if self._is_slow():
                 break
+            if key in REASONING_KEYS and not reads_keys:
+                continue
             form = replace(self.form, reasoning=key)
-            outcome = plain if plain.error else self._attempt(everywhere[0], form)
-            shown: set[str] = set()
-            if outcome.error:
-                shown = self._ask_each_place(form)
-            elif outcome.shows_texts:
-                outcomes = [outcome, *(self._attempt(each, form) for each in everywhere[1:])]
-                for marked, each in zip(everywhere, outcomes, strict=True):
-                    shown |= {mark.where for mark in marked.marks if mark not in each.lost}
-            if shown := shown - {""}:
+            error = plain_error
+            if not error:
+                places, error = self._ask_everywhere(form)
+            if error:
+                places = self._ask_each_place(form)
+            if places:
                 self.form = form
-                places = ", ".join(sorted(shown))
-                self._note(_REASONING_NAME, f"{words}, of: {places}", is_shown=True)
-                return frozenset(shown)
+                shown = ", ".join(sorted(places))
+                self._note(_REASONING_NAME, f"{words}, of: {shown}", is_shown=True)
+                return frozenset(places)
         self._note(_REASONING_NAME, "not shown", is_shown=False)
         return frozenset()
 
+    def _may_show_somewhere(self, form: Form) -> bool:
+        """Return False if reasoning is taken in the usual places and not shown."""
+        first = (self._attempt(mark(outline), form) for _, outline in _FIRST_PLACES)
+        return any(outcome.error or outcome.shows_all for outcome in first)
+
+    def _ask_everywhere(
+        self, form: Form, *, until_found: bool = False
+    ) -> tuple[set[str], str | None]:
+        """Return where reasoning is shown, or the error of a template that refuses it somewhere."""
+        places: set[str] = set()
+        for outline in _REASONING_EVERYWHERE:
+            marked = mark(outline)
+            outcome = self._attempt(marked, form)
+            if outline is _REASONING_EVERYWHERE[0] and not outcome.shows_texts:
+                return places, outcome.error
+            places |= {mark.where for mark in marked.marks if mark not in outcome.lost} - {""}
+            if until_found and places:
+                break
+        return places, None
+
     def _ask_each_place(self, form: Form) -> set[str]:
         """Find where reasoning is shown by a template that does not take it everywhere."""
-        first = [self._attempt(mark(outline), form) for _, outline in _FIRST_PLACES]
-        found = {
-            place
-            for (place, _), outcome in zip(_FIRST_PLACES, first, strict=True)
-            if outcome.shows_all
-        }
-        if not found or first[0].error:
-            return set()
+        found: set[str] = set()
+        for place, outline in _FIRST_PLACES:
+            outcome = self._attempt(mark(outline), form)
+            if outcome.error and not found:
+                return found
+            if outcome.shows_all:
+                found.add(place)
+        if not found:
+            return found
         split = replace(form, splits_text=True)
         for place, outline in _OTHER_PLACES:
             conversation = mark(outline)
@@ -787,7 +872,7 @@ def probe(
     """
     asking = _Probe(templates, variables, clock)
     asking.ask_all(_TEXT_GROUP)
-    asking.ask_all(_FUNCTION_GROUP)
+    asking.ask_about_functions()
     asking.ask_about_calls()
     asking.ask_all(_CALL_GROUP)
     places = asking.find_reasoning()

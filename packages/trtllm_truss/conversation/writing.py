@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trtllm_truss.conversation import Turn
 from trtllm_truss.conversation.form import Form
@@ -30,7 +30,21 @@ The results follow in the next message. Answer directly if no function is needed
 _SHORT_ID = re.compile(r"[0-9A-Za-z]{9}")
 """The ids of Mistral's templates."""
 
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
+"""Keys of reasoning, in the order of trial."""
+
+EVERY: Literal["every"] = "every"
+"""The choice of a form that gives reasoning, or functions, in several places at once."""
+
 _TURN_BREAK = "\n\n"
+
+
+_TOOL_VARIABLES = {
+    "variable": ("tools",),
+    "xml_tools": ("xml_tools",),
+    EVERY: ("tools", "xml_tools"),
+}
+"""Variables of the template that hold the functions, by the form's choice."""
 
 
 class Written(NamedTuple):
@@ -80,10 +94,10 @@ def write(
     variables: dict[str, Any] = {"tools": [] if form.empty_tools else None}
     if tools and form.tools != "text":
         shown = [_shown_tool(tool, form) for tool in tools]
-        if form.tools.startswith("system"):
+        variables |= dict.fromkeys(_TOOL_VARIABLES.get(form.tools, ()), shown)
+        in_system = form.tools == EVERY and form.system != "user"
+        if form.tools.startswith("system") or in_system:
             _tools_into_system(messages, shown, form)
-        else:
-            variables["tools" if form.tools == "variable" else form.tools] = shown
     uses_tools = bool(tools) or (has_calls and form.tool_template == "calls")
     return Written(messages, variables, "tool_use" if uses_tools else "default")
 
@@ -392,7 +406,8 @@ def _message(turn: Turn, form: Form, ids: Mapping[str, str]) -> dict[str, Any]:
             said = [{"type": "text", "text": text}] if text else []
             message["content"] = [{"type": "thinking", "thinking": thought}, *said]
         else:
-            message[form.reasoning] = reasoning
+            keys = REASONING_KEYS if form.reasoning == EVERY else (form.reasoning,)
+            message |= dict.fromkeys(keys, reasoning)
     return message
 
 
@@ -449,7 +464,7 @@ def _tools_into_system(
 ) -> None:
     """Put functions under the key `tools` of the first system message."""
     functions: Any = [_function(tool) for tool in tools]
-    if form.tools == "system_json":
+    if form.tools != "system_list":
         functions = json.dumps(functions, ensure_ascii=False)
     first = next((each for each in messages if each["role"] == "system"), None)
     if first is None:
