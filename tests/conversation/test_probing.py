@@ -37,6 +37,11 @@ def renders_of(template: str, question: str) -> int:
     return next(each.renders for each in shape_of(template).answers if each.question == question)
 
 
+def test_names_are_written_where_the_template_shows_none() -> None:
+    assert shape_of(CALLS).form.names == "text"
+    assert shape_of(CALLS.replace("m.role }}", "m.name or m.role }}")).form == Form()
+
+
 def test_changes_without_effect_are_not_tried_together() -> None:
     """Of 36 forms of a call the seven with one change, and those with the ids that matter."""
     long_ids = (
@@ -54,7 +59,7 @@ def test_what_a_template_ignores_is_asked_in_all_places_at_once() -> None:
 
 def test_a_template_that_shows_all_is_written_as_transformers_does() -> None:
     shape = shape_of(CALLS)
-    assert shape.form == Form()
+    assert shape.form == Form(names="text")  # the only thing that it does not show
     assert all(answer.is_shown for answer in shape.answers if answer.question != "reasoning")
     assert shape.renders <= 20
 

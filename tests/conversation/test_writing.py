@@ -73,3 +73,31 @@ def test_a_simple_schema_has_one_known_type_at_each_place() -> None:
         "b": {"type": "array", "items": {"type": "string"}, "description": ""},
         "c": {"type": "string", "description": ""},
     }
+
+
+def _said(role: str, name: str | None, **keys: Any) -> dict[str, Any]:
+    return {"role": role, "content": "x", **({"name": name} if name else {}), **keys}
+
+
+@pytest.mark.parametrize(
+    ("turns", "texts"),
+    [
+        ([_said("system", "a"), _said("user", "b")], ["a: x", "b: x"]),
+        ([USER, _said("assistant", "c"), USER, _said("assistant", "c")], ["x"] * 4),
+        ([_said("assistant", "c"), _said("assistant", "d")], ["c: x", "d: x"]),
+        ([_said("assistant", "c"), _said("assistant", None)], ["c: x", "x"]),
+        ([_said("user", "b", content="")], ["b:"]),
+        ([_calls("1"), _said("tool", "f", tool_call_id="1")], [None, "x"]),
+        ([_calls("1"), _said("tool", "g", tool_call_id="1")], [None, "g: x"]),
+        ([_said("tool", "g")], ["g: x"]),
+    ],
+)
+def test_names_begin_texts(turns: list[dict[str, Any]], texts: list[Any]) -> None:
+    """Not that of the only assistant, which would repeat it, nor the one that the call has."""
+    before = [dict(turn) for turn in turns]
+    messages = write(turns, None, Form(names="text")).messages
+    assert [message["content"] for message in messages] == texts
+    assert {message.get("name") for message in messages if message["role"] != "tool"} <= {None}
+    assert turns == before
+    kept = write(turns, None, Form()).messages
+    assert [message.get("name") for message in kept] == [turn.get("name") for turn in turns]

@@ -218,6 +218,9 @@ shows, or refused with the reason. What was found is in the log of a start, in `
 - Where a template has no tools, as SmolLM2's, the functions and the form of a call are described in
   the system message; earlier calls become text of that form, and results become messages of the
   user in `<tool_response>`.
+- `name` of a message reaches the template; where that does not show it, as all but Kimi's, the text
+  begins with `NAME: `. Names that tell nothing are left out then: the same one of all messages of
+  the assistant, which it would repeat in its answers, and that of a result's own function.
 - Each call has an id of its own in the prompt, also where a client counts from `call_0` per turn.
 - A result without its call stays a result, or becomes the user's text. Media in results, which no
   model here reads, become `[image omitted]`; in other messages they are refused.

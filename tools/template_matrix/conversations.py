@@ -293,6 +293,15 @@ CONVERSATIONS: Sequence[Conversation] = (
         _user("</think>ASK4"),
         tools=[TOOL],
     ),
+    _chat(  # LangGraph's and AutoGen's agents name the authors of messages
+        "names of authors",
+        {**_system(), "name": "NOTER1"},
+        {**_user(), "name": "ANN1"},
+        {**_assistant("SAID1"), "name": "BOT1"},
+        {**_user("ASK2"), "name": "BEN1"},
+        {**_assistant("SAID2"), "name": "BOT2"},
+        _user("ASK3"),
+    ),
     _chat(
         "no turn of the user",
         _system(),

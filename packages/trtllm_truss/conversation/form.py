@@ -16,6 +16,7 @@ class Form:
         parts: roles whose content is a list of parts instead of a text.
         system: leave system messages where they are, append later ones to the first, or put all
             into the user's text.
+        names: give the names of authors as the key `name`, or at the beginning of their texts.
         joins: join neighbouring turns of one role.
         opens_with_user: text of the user's turn that is put before a conversation begun by the
             assistant; None for no such turn.
@@ -48,6 +49,7 @@ class Form:
     tool_template: Literal["tools", "calls"] = "tools"
     parts: frozenset[str] = frozenset()
     system: Literal["anywhere", "first", "user"] = "anywhere"
+    names: Literal["key", "text"] = "key"
     joins: bool = False
     opens_with_user: str | None = None
     after_result: str | None = None

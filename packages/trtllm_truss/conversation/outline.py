@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from trtllm_truss.conversation import Turn
-from trtllm_truss.conversation.writing import find_calls
+from trtllm_truss.conversation.writing import find_calls, needed_names
 
 _KEPT_EQUAL = 3
 _KEPT_FIRST, _KEPT_LAST = 2, 3
@@ -36,7 +36,7 @@ class TurnOutline(NamedTuple):
     Attributes:
         text: `none`, `blank` or `text`.
         answers: the place of the call that a result answers in its step; None without.
-        has_name: a result or a message names its function or its author.
+        name: of its author or its function: `none`, `given`, or `needed` as `needed_names` has it.
     """
 
     role: str
@@ -44,7 +44,7 @@ class TurnOutline(NamedTuple):
     reasons: bool = False
     calls: tuple[CallOutline, ...] = ()
     answers: int | None = None
-    has_name: bool = False
+    name: Literal["none", "given", "needed"] = "none"
 
 
 Outline = tuple[TurnOutline, ...]
@@ -53,8 +53,8 @@ Outline = tuple[TurnOutline, ...]
 def outline_of(turns: Sequence[Mapping[str, Any]]) -> Outline:
     """Return the outline of a conversation."""
     steps: list[list[TurnOutline]] = []
-    calls = find_calls(turns)
-    for turn, call in zip(turns, calls, strict=True):
+    calls, names = find_calls(turns), needed_names(turns)
+    for turn, call, name in zip(turns, calls, names, strict=True):
         text = turn.get("content")
         outline = _known_turn(
             turn["role"],
@@ -62,7 +62,7 @@ def outline_of(turns: Sequence[Mapping[str, Any]]) -> Outline:
             bool(turn.get("reasoning_content")),
             tuple(map(_arguments, turn["tool_calls"])) if "tool_calls" in turn else (),
             None if call is None else call[1],
-            "name" in turn,
+            "needed" if name else "given" if turn.get("name") else "none",
         )
         if outline.role == "tool" and steps:
             steps[-1].append(outline)
@@ -183,6 +183,7 @@ def mark(outline: Outline, *, with_tools: bool = False) -> Marked:
     marked = Marked()
     last_user = max((at for at, turn in enumerate(outline) if turn.role == "user"), default=-1)
     ids: list[str] = []
+    called: dict[str, str] = {}
     for place, turn in enumerate(outline):
         made: Turn = {"role": turn.role}
         if turn.text != "none":
@@ -199,8 +200,11 @@ def mark(outline: Outline, *, with_tools: bool = False) -> Marked:
             made["tool_calls"] = [
                 _call(id_, call, marked, turn) for id_, call in zip(ids, turn.calls, strict=True)
             ]
-        if turn.has_name:
-            made["name"] = f"name{place}"
+            called = {call["id"]: call["function"]["name"] for call in made["tool_calls"]}
+        if turn.name == "needed":
+            made["name"] = marked.word("name", turn)
+        elif turn.name == "given":
+            made["name"] = called.get(made.get("tool_call_id", ""), "author")
         marked.turns.append(made)
     marked.textless = [*_textless(marked.turns)]
     if with_tools:

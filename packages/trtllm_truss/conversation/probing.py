@@ -411,6 +411,12 @@ _TEXTS = (
         [(_AS_IS, ""), ({"drops_blank": True}, "left out")],
     ),
 )
+_NAMES = _Question(
+    "names of authors",
+    [tuple(turn._replace(name="needed") for turn in (_S, _U, _A, _U, _A, _U))],
+    [(_AS_IS, ""), ({"names": "text"}, "at the beginning of their texts")],
+    about=frozenset({"name"}),
+)
 _OF_FUNCTIONS = frozenset({"function", "description", "parameter"})
 _ELSEWHERE: Sequence[tuple[Change, str]] = [  # than the form `every` gives functions
     ({"tools": "system_list"}, "as a list under the system message's key tools"),
@@ -872,6 +878,7 @@ def probe(
     """
     asking = _Probe(templates, variables, clock)
     asking.ask_all(_TEXT_GROUP)
+    asking.ask(_NAMES)
     asking.ask_about_functions()
     asking.ask_about_calls()
     asking.ask_all(_CALL_GROUP)

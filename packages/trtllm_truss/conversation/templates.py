@@ -56,6 +56,7 @@ _MAX_OUTLINE_TURNS = 512
 _LONG_VARIABLES = 256
 
 _REPAIRS: Sequence[Change] = (
+    {"names": "text"},
     {"joins": True},
     {"system": "first"},
     {"system": "user"},

@@ -79,6 +79,8 @@ def write(
         write_call: writes calls into the text where the form asks for it.
     """
     written = identified(turns)
+    if form.names == "text" and any("name" in turn for turn in written):
+        written = _with_names_in_text(written)
     has_calls = any("tool_calls" in turn for turn in written)
     if has_calls or form.orphans == "user":
         written = _with_calls(written, form, write_call)
@@ -211,6 +213,40 @@ def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | Non
         calls = {call["id"]: (place, at) for at, call in enumerate(turn.get("tool_calls", ()))}
         found.append(None)
     return found
+
+
+def needed_names(turns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the name of each turn that only its key `name` holds; empty without.
+
+    A result whose call is of that name needs none, and neither do turns of the assistant that all
+    have the same.
+
+    Args:
+        turns: as `identified` returns them.
+    """
+    if not any("name" in turn for turn in turns):
+        return [""] * len(turns)
+    assistants = {turn.get("name") for turn in turns if turn["role"] == "assistant"}
+    needed = []
+    for turn, call in zip(turns, find_calls(turns), strict=True):
+        name = turn.get("name") or ""
+        if call is not None:
+            place, at = call
+            name = "" if turns[place]["tool_calls"][at]["function"]["name"] == name else name
+        elif turn["role"] == "assistant" and len(assistants) == 1:
+            name = ""
+        needed.append(name)
+    return needed
+
+
+def _with_names_in_text(turns: list[Turn]) -> list[Turn]:
+    for turn, name in zip(turns, needed_names(turns), strict=True):
+        if turn["role"] != "tool":
+            turn.pop("name", None)
+        if name:
+            text = turn.get("content")
+            turn["content"] = f"{name}: {text}" if text else f"{name}:"
+    return turns
 
 
 def _with_names(turns: list[Turn]) -> list[Turn]:
