@@ -34,3 +34,35 @@ async def test_a_case(name: str) -> None:
         assert answer.status == 200, answer.body
         assert [word for word in case["must"] if word not in answer.prompt] == []
         assert [word for word in case["must_not"] if word in answer.prompt] == []
+
+
+REFUSING = (  # as Qwen3.5's
+    "{% set found = namespace(user=false) %}{% for m in messages %}"
+    "{% if m.role == 'user' and not m.content.startswith('<tool_response>') %}"
+    "{% set found.user = true %}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if not found.user %}{{ raise_exception('No user query found in messages.') }}{% endif %}"
+)
+SENT = {"role": "user", "content": "<tool_response>x</tool_response>"}
+
+
+@pytest.mark.parametrize(
+    ("template", "message", "said", "remedy"),
+    [
+        (REFUSING, SENT, "No user query found in messages. The template", "of role tool."),
+        ("{{ raise_exception('Never!') }}", SENT, "Never! Send turns", "alternate."),
+        ("{{ wanted.x }}", SENT, "'wanted' is undefined. If", "in chat_template_kwargs."),
+        (
+            "{% for m in messages %}{{ m.content }}{{ 1 // (m.content|length - 32) }}{% endfor %}",
+            SENT,
+            "ZeroDivisionError. The template takes",
+            "change or shorten what it refuses",
+        ),
+    ],
+)
+async def test_a_refusal_has_a_reason_and_a_remedy(
+    template: str, message: dict[str, Any], said: str, remedy: str
+) -> None:
+    answer = await server(template).post("/tokenize", {"model": "m", "messages": [message]})
+    assert answer.status == 400
+    assert said in answer.message
+    assert remedy in answer.message

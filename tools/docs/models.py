@@ -44,7 +44,8 @@ can send in `chat_template_kwargs`). The message has the template's reason, and 
 - Read as: the formats of the model's calls and reasoning, found by asking the template (some are
   found by the vocabulary, which these templates lack); *text* for none, until one is named in
   `serving.tool_parser`.
-- Rewritten: what else is not written as transformers documents it.
+- Rewritten: what else is not written as transformers documents it. A message's `name` begins its
+  text, but for {named}, whose templates show it.
 
 | template | system | functions | calls | reasoning | read as | rewritten |
 |---|---|---|---|---|---|---|
@@ -61,7 +62,9 @@ _SYSTEM = {"anywhere": "in place", "first": "first", "user": "in the user's text
 def models_page() -> str:
     """Write the page."""
     rows = rows_of(TEMPLATES)
+    named = (row.name for row in rows if row.templates.shape.form.names == "key")
     return _PAGE.format(
+        named=", ".join(named),
         conversations=len(CONVERSATIONS),
         cells=f"{len(rows) * len(CONVERSATIONS):,}",
         rows="\n".join(map(_row, rows)),
@@ -105,8 +108,13 @@ def _formats(row: Row) -> str:
     return ", ".join(found)
 
 
-_NAMED = frozenset({"reasoning", "functions", "a call and its result", "two calls in one turn"})
-"""Questions whose answers have columns of their own."""
+_NAMED = frozenset(
+    {
+        *("reasoning", "functions", "a call and its result", "two calls in one turn"),
+        "names of authors",
+    }
+)
+"""Questions whose answers have columns of their own, or a sentence."""
 
 
 def _rewritten(row: Row) -> str:

@@ -376,11 +376,22 @@ _REMEDY = (
 _VARIABLE_REMEDY = "If the template needs a variable of this name, send it in chat_template_kwargs."
 
 
+_VALUES_REMEDY = (
+    "The template takes turns like these with other texts: change or shorten what it refuses; the "
+    "result of a function is a message of role tool."
+)
+
+
+def with_remedy(message: str, remedy: str = _VALUES_REMEDY) -> str:
+    """Add a remedy to a template's reason, by default for one that concerns the values of texts."""
+    if message.endswith("is undefined"):
+        remedy = _VARIABLE_REMEDY
+    return f"{message}{'' if message.endswith(('.', '!', '?')) else '.'} {remedy}"
+
+
 def _refusal(outcome: Outcome) -> InvalidRequest:
     if outcome.error is not None:
-        message = outcome.error
-        remedy = _VARIABLE_REMEDY if message.endswith("is undefined") else _REMEDY
-        return InvalidRequest(f"{message}. {remedy}", param="messages")
+        return InvalidRequest(with_remedy(outcome.error, _REMEDY), param="messages")
     lost: Mark = next(each for each in outcome.lost if each.what != "reasoning")
     if lost.turn is None:
         what = f"the {lost.what} of a function in tools"

@@ -43,6 +43,10 @@ _LEVELS = 32
 _NEVER = r"(?!)"
 
 
+class MisfitMessages(InvalidRequest):
+    """The template's reason against messages, without a remedy."""
+
+
 class ControlTokens:
     """The special tokens of one tokenizer and chat template.
 
@@ -241,7 +245,7 @@ class ChatTemplate:
             limit_s: CPU time.
 
         Raises:
-            InvalidRequest: the template rejects these messages, fails on them, or exceeds a limit.
+            MisfitMessages: the template rejects these, fails on them, or exceeds a limit.
         """
         try:
             return self._template.render({**variables, "messages": messages}, limit_s)
@@ -250,7 +254,7 @@ class ChatTemplate:
         except Exception as error:  # noqa: BLE001 - a template is a program of a stranger
             # Its message can quote the conversation; its kind has to do.
             reason = type(error).__name__
-        raise InvalidRequest(
+        raise MisfitMessages(
             f"messages do not fit the model's chat template: {reason}", param="messages"
         )
 

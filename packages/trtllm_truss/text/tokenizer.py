@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from trtllm_truss.artifacts.listing import select_tokenizer
-from trtllm_truss.conversation.templates import ModelTemplates
+from trtllm_truss.conversation.templates import ModelTemplates, with_remedy
 from trtllm_truss.conversation.writing import CallWriter, Written, write_as_json
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
-from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
+from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens, MisfitMessages
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S, TemplateLimitError
 from trtllm_truss.text.text_stream import Decoding, LibraryPanic, choose_decoding, panics_as_errors
 from trtllm_truss.text.tokenizer_files import (
@@ -405,7 +405,9 @@ class RenderedConversation:
                 prompt = self._prompt(written, control, checkpoint, limit_s)
             except InvalidRequest as error:
                 # The exception itself would keep its callers, and so the conversation, alive.
-                refused = refused or (error.message, error.param or "messages")
+                is_misfit = isinstance(error, MisfitMessages)
+                message = with_remedy(error.message) if is_misfit else error.message
+                refused = refused or (message, error.param or "messages")
                 continue
             if self._shows_functions(prompt, control):
                 return prompt, control
