@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 
 import grpc
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, SettingsAcknowledged
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, RequestReceived, SettingsAcknowledged
 from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame
 from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_truss.triton.client.failures import StatusCode
@@ -58,10 +61,11 @@ async def behave(request, context):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, rest.decode())
     elif word == b"wait":
         try:
-            await asyncio.sleep(60)
+            await until(lambda: bool(released))
         except asyncio.CancelledError:
             cancelled.append(rest)
             raise
+        yield b"released"
 
 
 async def answer_each(requests, context):
@@ -82,6 +86,7 @@ LAST = b"the last one"
 calls: list[int] = []  # messages of each call
 ended: list[int] = []
 cancelled: list[bytes] = []
+released: list[bool] = []
 
 
 class Handler(grpc.GenericRpcHandler):
@@ -95,6 +100,7 @@ class Handler(grpc.GenericRpcHandler):
 async def server():
     calls.clear()
     ended.clear()
+    released.clear()
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     server.add_generic_rpc_handlers((Handler(),))
     server.port = server.add_insecure_port("127.0.0.1:0")
@@ -253,6 +259,67 @@ async def test_the_end_of_the_server_ends_every_call(server, connection):
         _, (status, _) = await call
         assert status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
     await until(lambda: not connection.is_usable)
+
+
+async def test_a_server_that_stops_ends_its_calls_first(server, connection):
+    call = asyncio.create_task(ask(connection, b"wait"))
+    await ask(connection, b"echo there")
+    stop = asyncio.create_task(server.stop(PATIENCE_S))
+    await until(lambda: not connection.is_usable)
+    released.append(True)
+    assert await call == ([b"released"], (StatusCode.OK, ""))
+    await stop
+
+
+async def test_a_call_is_cancelled_on_a_server_that_stops(server, connection):
+    call = asyncio.create_task(ask(connection, b"wait"))
+    left = Received()
+    number = connection.call(METHOD, b"wait for the stop", left)
+    await ask(connection, b"echo there")
+    stop = asyncio.create_task(server.stop(PATIENCE_S))
+    await until(lambda: not connection.is_usable)
+    connection.cancel(number, left)
+    await until(lambda: b"for the stop" in cancelled)
+    released.append(True)
+    assert await call == ([b"released"], (StatusCode.OK, ""))
+    assert not left.end.done()
+    await stop
+
+
+@pytest.mark.parametrize("error", [ErrorCodes.NO_ERROR, ErrorCodes.ENHANCE_YOUR_CALM])
+async def test_calls_that_a_stopping_server_has_not_taken_end(error):
+    """The server takes the first of two calls, and ends it; the client closes the connection."""
+    is_closed = asyncio.Event()
+
+    async def serve(reader, writer):
+        peer = H2Connection(H2Configuration(client_side=False))
+        peer.initiate_connection()
+        open_calls = 0
+        while open_calls < 2:
+            writer.write(peer.data_to_send())
+            events = peer.receive_data(await reader.read(65536))
+            open_calls += sum(isinstance(each, RequestReceived) for each in events)
+        writer.write(peer.data_to_send())
+        writer.write(GoAwayFrame(0, last_stream_id=1, error_code=error).serialize())
+        head = [(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0")]
+        peer.send_headers(1, head, end_stream=True)
+        writer.write(peer.data_to_send())
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        is_closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    connection = await GrpcConnection.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    first, second = await asyncio.gather(ask(connection, b"one"), ask(connection, b"two"))
+    lost = (StatusCode.UNAVAILABLE, "the connection was lost")
+    untaken = (StatusCode.UNAVAILABLE, "the server stops, and has not taken the call")
+    is_graceful = error is ErrorCodes.NO_ERROR
+    assert first == ([], (StatusCode.OK, "")) or not is_graceful
+    assert second == ([], untaken if is_graceful else lost)
+    await asyncio.wait_for(is_closed.wait(), PATIENCE_S)
+    server.close()
+    await server.wait_closed()
 
 
 async def test_the_end_waits_for_the_server_to_end_idle_calls_alone(connection):

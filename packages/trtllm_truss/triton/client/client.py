@@ -403,7 +403,8 @@ class TritonClient:
         load, up to once in a thousand: ``sync.cc:105 ASSERTION FAILED: prior > 0``, or a
         segmentation fault). The ``stop`` input of the backend is harmless.
         """
-        if not connection.is_usable:
+        if not connection.is_usable:  # the server stops: it takes no order
+            connection.cancel(call, answer)
             return
         orders = order_stop(connection, request_id, self._instances)
         if await orders[0][1].wait_for_end(_ORDER_LIMIT_S):

@@ -7,6 +7,9 @@ tritonclient.aio, tokens arrive half as fast (docs/performance.md).
 
 A message is one byte that flags compression, its length in four bytes, and the payload
 (gRPC over HTTP2, "Length-Prefixed-Message").
+
+GOAWAY bypasses `h2` too, which refuses all frames after it, while a gRPC server that stops sends a
+ping and the rest of the running calls (RFC 9113 §6.8).
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
-    ConnectionTerminated,
     Event,
     RemoteSettingsChanged,
     ResponseReceived,
@@ -167,7 +169,8 @@ class _End:
 _FRAME_HEAD = struct.Struct(">IBI")  # length (24 bits) and type (8 bits), flags, stream
 _FRAME_HEAD_BYTES = 9
 _DATA, _END_STREAM, _PADDED = 0x0, 0x1, 0x8
-_WINDOW_UPDATE = 0x8
+_GOAWAY, _WINDOW_UPDATE = 0x7, 0x8
+_GOAWAY_HEAD = struct.Struct(">II")  # last stream taken, error code
 _WINDOW = struct.Struct(">I")
 _LARGEST_WINDOW = 2**31 - 1
 _LARGEST_FRAME_BYTES = _FRAME_HEAD_BYTES + 2**14  # unless we allow more
@@ -232,8 +235,12 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        transport = self._transport
-        return transport is not None and not transport.is_closing() and not self._going_away
+        """Return True if the server takes new calls."""
+        return self._is_open and not self._going_away
+
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     def call(self, method: str, payload: bytes, receiver: Receiver) -> int:
         """Start a call with one message.
@@ -280,9 +287,10 @@ class GrpcConnection(asyncio.Protocol):
         call = self._calls.get(number)
         if call is not None and call.receiver is receiver:
             del self._calls[number]
-            if self.is_usable:
+            if self._is_open:
                 self._h2.reset_stream(number, ErrorCodes.CANCEL)
                 self._flush()
+                self._close_after_last_call()
 
     async def end(self, within_s: float) -> None:
         """End the idle calls, wait until the server has ended them too, and close the connection.
@@ -290,7 +298,7 @@ class GrpcConnection(asyncio.Protocol):
         Triton keeps a model until its exit timeout if the connection breaks while the end of a call
         is due (2.51: 6 of 30 servers; none of 30 whose client waited).
         """
-        idle = self._calls.keys() & {number for _, number in self._idle if self.is_usable}
+        idle = self._calls.keys() & {number for _, number in self._idle if self._is_open}
         self._idle.clear()
         ends = [_End() for _ in idle]
         for number, end in zip(idle, ends, strict=True):
@@ -338,6 +346,8 @@ class GrpcConnection(asyncio.Protocol):
                 self._receive_data(flags, number, data[position + _FRAME_HEAD_BYTES : frame_end])
             elif kind == _WINDOW_UPDATE:
                 self._receive_window(number, data[position + _FRAME_HEAD_BYTES : frame_end])
+            elif kind == _GOAWAY:
+                self._receive_goaway(data[position + _FRAME_HEAD_BYTES : frame_end])
             else:
                 self._receive_control(data[position:frame_end])
             position = frame_end
@@ -372,6 +382,31 @@ class GrpcConnection(asyncio.Protocol):
             self._send_unsent()
             self._flush()
 
+    def _receive_goaway(self, data: bytes) -> None:
+        """Let the calls that the server has taken go on, and end the others and the idle ones."""
+        self._going_away = True
+        if len(data) < _GOAWAY_HEAD.size:
+            self.close()
+            return
+        last, error = _GOAWAY_HEAD.unpack_from(data)
+        if error != ErrorCodes.NO_ERROR:
+            self.close()
+            return
+        for number in [each for each in self._calls if each > last & _LARGEST_WINDOW]:
+            self._calls.pop(number).break_off("the server stops, and has not taken the call")
+        for _, number in self._idle:
+            if (call := self._calls.get(number)) is not None:
+                self._end_ours(number, call)
+        self._idle.clear()
+        self._flush()
+        self._close_after_last_call()
+
+    def _close_after_last_call(self) -> None:
+        """Close a connection that takes no new calls, for a server that stops waits for it."""
+        if self._going_away and not self._calls and self._transport is not None:
+            self._write()
+            self._transport.close()
+
     def _open(self, method: str, *, one_message: bool) -> int:
         number = self._h2.get_next_available_stream_id()
         self._going_away |= number > _LAST_STREAM_ID
@@ -395,7 +430,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _keep(self, number: int, call: GrpcCall) -> None:
         """Keep a call whose exchange has ended for the next one."""
-        if not call.is_clean or call.received_bytes > _MAX_CALL_BYTES:
+        if self._going_away or not call.is_clean or call.received_bytes > _MAX_CALL_BYTES:
             self._end_ours(number, call)
             self._flush()
             return
@@ -420,7 +455,7 @@ class GrpcConnection(asyncio.Protocol):
             self._idle_timer = loop.call_at(since + _IDLE_LIMIT_S, self._end_idle)
 
     def _end_ours(self, number: int, call: GrpcCall) -> None:
-        if not call.ends and self.is_usable:
+        if not call.ends and self._is_open:
             call.ends = True
             if not call.unsent:
                 self._h2.end_stream(number)
@@ -433,6 +468,7 @@ class GrpcConnection(asyncio.Protocol):
             self.close()
             return
         self._flush()
+        self._close_after_last_call()
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, ResponseReceived | TrailersReceived):
@@ -446,8 +482,6 @@ class GrpcConnection(asyncio.Protocol):
                 call.break_off("the server reset the call")
         elif isinstance(event, RemoteSettingsChanged):
             self._send_unsent()
-        elif isinstance(event, ConnectionTerminated):
-            self._going_away = True
 
     def _send_unsent(self) -> None:
         held_up, self._held_up = self._held_up, set()
