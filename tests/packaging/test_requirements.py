@@ -61,6 +61,19 @@ def test_asks_for_nothing_heavy() -> None:
     assert "transformers" not in versions
 
 
+def test_protobuf_is_as_new_as_the_code_that_tritonclient_generated() -> None:
+    """protobuf refuses code of a newer release; an image may hold any release."""
+    requirements = (ROOT / "requirements.txt").read_text()
+    (oldest,) = re.findall(r"^protobuf>=([\d.]+),<8$", requirements, re.MULTILINE)
+    spec = importlib.util.find_spec("tritonclient")
+    assert spec is not None
+    assert spec.origin is not None
+    for file in (Path(spec.origin).parent / "grpc").glob("*_pb2.py"):
+        call = re.search(r"ValidateProtobufRuntimeVersion\((.*?)\)", file.read_text(), re.DOTALL)
+        assert call is not None
+        assert ".".join(re.findall(r"\b\d+\b", call[1])[:3]) == oldest, file
+
+
 def test_the_example_installs_what_the_truss_needs() -> None:
     def names(file: Path) -> set[str]:
         lines = (line.split("#")[0].strip() for line in file.read_text().splitlines())

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from trtllm_truss.errors import InvalidRequest, TrussError
 from trtllm_truss.triton.client.failures import from_stream_text
 from trtllm_truss.triton.client.tensors import pack_texts
+from trtllm_truss.triton.protobuf import service_pb2
 
 
 class Value(NamedTuple):
@@ -60,6 +60,7 @@ def flag(truth: bool) -> Value:
 ENGINE_OUTPUTS = ("output_ids", "sequence_length")
 """`tensorrt_llm` requires these to be requested."""
 
+_METHOD = "/inference.GRPCInferenceService/{}"
 _ALL_MESSAGES = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 """Logits and prompt tables are large."""
 
@@ -67,13 +68,26 @@ _ALL_MESSAGES = (("grpc.max_send_message_length", -1), ("grpc.max_receive_messag
 class Models:
     """Client of the models of one server, for use inside one event loop.
 
+    tritonclient's generated `service_pb2_grpc` refuses any grpcio older than the one that generated
+    it. In TensorRT-LLM's Python, where these models run with a checkpoint, the image decides which
+    grpcio there is: 1.80 in 26.04 and 26.05, and tritonclient 2.73 asks for 1.81.1.
+
     Args:
         address: ``host:port`` of the server's gRPC endpoint.
     """
 
     def __init__(self, address: str) -> None:
         channel = grpc.aio.insecure_channel(address, options=_ALL_MESSAGES)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        self._infer = channel.unary_unary(
+            _METHOD.format("ModelInfer"),
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelInferResponse.FromString,
+        )
+        self._infer_stream = channel.stream_stream(
+            _METHOD.format("ModelStreamInfer"),
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
 
     async def ask(
         self, model: str, inputs: Mapping[str, Value], outputs: Iterable[str]
@@ -85,7 +99,7 @@ class Models:
             TrussError: it failed.
         """
         try:
-            return _values(await self._stub.ModelInfer(_message(model, "", inputs, outputs)))
+            return _values(await self._infer(_message(model, "", inputs, outputs)))
         except grpc.aio.AioRpcError as error:
             raise _error(error) from error
 
@@ -102,7 +116,7 @@ class Models:
         """
         message = _message(model, request_id, inputs, outputs)
         try:
-            async for response in self._stub.ModelStreamInfer(iter((message,))):
+            async for response in self._infer_stream(iter((message,))):
                 if response.error_message:
                     raise from_stream_text(response.error_message)
                 if response.infer_response.outputs:
