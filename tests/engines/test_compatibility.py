@@ -95,6 +95,15 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         ERROR,
         ["model_metadata.nodes is 3", "has 2 ranks", "a divisor of 2"],
     ),
+    "http_unrestricted": (
+        {
+            "config": old_config(paged_context=None),
+            "settings": {"serving": {"triton_native": True}},
+            "runtime_version": "0.5.0",
+        },
+        ERROR,
+        ["serving.triton_native opens", "TensorRT-LLM 0.5.0", "remove the setting", "0.7 or newer"],
+    ),
     "nodes_version": (
         {
             "config": new_config("0.18.2", tp=2),

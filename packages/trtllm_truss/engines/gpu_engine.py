@@ -80,6 +80,20 @@ class GpuEngine(Engine):
         yield from _check_image(host)
         yield from _unknown_quantization(self.number_formats)
         yield from _check_gpus(self, host, settings.node_count)
+        yield from _check_http(settings, host.version_for(self.built_version))
+
+
+def _check_http(settings: Settings, version: str | None) -> Iterator[Diagnostic]:
+    serving = settings.serving
+    if serving.http_port is not None and not holds("restricts_http", version):
+        key = "triton_http_port" if serving.triton_http_port else "triton_native"
+        yield error(
+            "http_unrestricted",
+            f"config.yaml: model_metadata.serving.{key} opens Triton's HTTP endpoint, and the "
+            f"Triton of TensorRT-LLM {version} cannot close parts of it (--http-restricted-api); "
+            "remove the setting, or build the engine with "
+            f"{dotted(FACTS['restricts_http'].since)} or newer.",
+        )
 
 
 def _check_gpus(engine: GpuEngine, host: HostInfo, nodes: int) -> Iterator[Diagnostic]:
