@@ -127,7 +127,8 @@ def shown_name(name: str) -> str:
 
 _CREDENTIAL_NAME = re.compile(r"token$|secret|password|credential|_key$|authorization")
 _CREDENTIAL = re.compile(
-    r"\b(?:hf_|sk-|ghp_|nvapi-|AKIA)\w{8}|bearer\s|://[^/@\s]+@", re.IGNORECASE
+    r"\b(?:(?:hf_|ghp_|AKIA)[a-z0-9]{8}|(?:sk-|nvapi-)[\w-]{8})|bearer\s|://[^/@\s]+@",
+    re.IGNORECASE,
 )
 _REFERENCE = re.compile(r"\$\{?\w+\}?")
 

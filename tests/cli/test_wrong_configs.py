@@ -149,7 +149,34 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
         "tensor_paralelism",
         True,
     ),
-    "unknown setting": (put("model_metadata/max_batch_size", 8), "max_batch_size", True),
+    "a key of runtime": (
+        put("model_metadata/max_batch_size", 8),
+        "max_batch_size is not a setting (it belongs under model_metadata.runtime or "
+        "model_metadata.build)",
+        True,
+    ),
+    "a key of serving": (
+        put("model_metadata/queue_timeout_s", 8),
+        "queue_timeout_s is not a setting (it belongs under model_metadata.serving)",
+        True,
+    ),
+    "a setting in serving": (
+        put("model_metadata/serving/generation", {}),
+        "serving.generation is not a setting (it belongs under model_metadata)",
+        True,
+    ),
+    "a key of two sections": (
+        put("model_metadata/max_seq_len", 8192),
+        "belongs under model_metadata.build or model_metadata.runtime.llm_args",
+        True,
+    ),
+    "an argument of the LLM API": (
+        put("model_metadata/runtime/max_seq_len", 8192),
+        "max_seq_len is not a parameter of the tensorrt_llm model. For a checkpoint it is "
+        "runtime.llm_args.max_seq_len.",
+        True,
+    ),
+    "unknown setting": (put("model_metadata/max_batch", 8), "max_batch", True),
     "docker_server": (put("docker_server", {"start_command": "x"}), "docker_server", True),
 }
 

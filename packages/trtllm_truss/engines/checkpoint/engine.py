@@ -242,6 +242,13 @@ class CheckpointEngine(GpuEngine):
             adapter_memory=memory_of(adapters, self.checkpoint, arguments, version),
         )
 
+    def stated_settings(self) -> Iterator[tuple[str, object, str]]:
+        whole, tokens = self.checkpoint.positions, self.max_sequence_tokens
+        remark = "config.json of the model names none"
+        if whole:
+            remark = "the model's own" if whole == tokens else f"of the model's {whole:,}"
+        yield "runtime.llm_args.max_seq_len", tokens, remark
+
     def reporting_kv_events(self, address: Path) -> CheckpointEngine:
         arguments = self.llm_args
         cache = arguments.get("kv_cache_config") or {}

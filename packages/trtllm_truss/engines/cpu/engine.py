@@ -40,6 +40,7 @@ PARAMETERS = frozenset(
 
 _OPENVINO_PREFIX = "openvino_"
 _MAX_BATCH_SIZE = 64
+_MAX_TOKENS = 512
 
 
 class _Config(JsonObject):
@@ -112,6 +113,13 @@ class CpuEngine(Engine):
     @property
     def is_described(self) -> bool:
         return self.max_sequence_tokens > 0
+
+    def stated_settings(self) -> Iterator[tuple[str, object, str]]:
+        yield (
+            "generation.max_tokens",
+            _MAX_TOKENS,
+            "of requests that set none: a CPU takes minutes to fill a context",
+        )
 
     def needed_files(
         self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
