@@ -176,7 +176,7 @@ def test_commands_of_the_terminal(typed, tmp_path: Path) -> None:
         *("hello", "no message to retry", "Ctrl-C stops an answer", "/nope is not a command"),
         *("system message: none", "system message: Be brief.", "one\ntwo\nthree\n[2 tokens"),
         *(
-            "1 answers, 2 tokens",
+            "1 answer, 2 tokens; first token after",
             "error: no such thing (HTTP 400)\n/retry asks again.",
             f"saved: {file}",
         ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+import termios
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -20,6 +21,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 from trtllm_truss.errors import TrussError
 from trtllm_truss.literals import one_line, printable
 from trtllm_workbench.cli.conversation import AnswerSummary, Conversation, Write
+from trtllm_workbench.cli.wrapping import answer_writer
 
 _HELP = """\
   Enter sends; Alt-Enter, or \\ before Enter, begins a new line; arrow keys recall messages.
@@ -32,6 +34,9 @@ _HELP = """\
   /save [FILE]    write the conversation to a new file, as JSON
   /help           show this
   /exit           end"""
+_LOCAL_MODES = 3
+"""Place of `c_lflag` in what `termios.tcgetattr` returns."""
+
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -123,11 +128,12 @@ class ChatTerminal:
 
     def _answer(self, request: Callable[[Write], AnswerSummary]) -> None:
         try:
-            summary = request(_show)
+            with _keys_kept(), answer_writer() as show:
+                summary = request(show)
         except KeyboardInterrupt:
             self._note("\n[stopped]")
         except TrussError:
-            _show("\n")
+            print(flush=True)
             raise
         else:
             self._note(f"\n{one_line(str(summary))}")
@@ -156,9 +162,25 @@ class ChatTerminal:
         print(f"{_DIM}{text}{_PLAIN}" if self._is_styled else text, flush=True)
 
 
-def _show(text: str) -> None:
-    sys.stdout.write(printable(text))
-    sys.stdout.flush()
+@contextmanager
+def _keys_kept() -> Iterator[None]:
+    """Leave what is typed during an answer to the next prompt, without an echo amid the answer.
+
+    Ctrl-C remains a signal, which leaves it too.
+    """
+    terminal = sys.stdin.fileno() if sys.stdin.isatty() else None
+    if terminal is None:
+        yield
+        return
+    before = termios.tcgetattr(terminal)
+    quiet = [*before]
+    quiet[_LOCAL_MODES] &= ~(termios.ECHO | termios.ICANON)
+    quiet[_LOCAL_MODES] |= termios.NOFLSH
+    termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def _bindings() -> KeyBindings:

@@ -278,9 +278,12 @@ class Conversation:
         tokens = sum(summary.tokens for summary in self.summaries)
         first_s = statistics.median(summary.first_s for summary in self.summaries)
         rate = statistics.median(summary.tokens_per_s for summary in self.summaries)
+        count = len(self.summaries)
+        answers = "1 answer" if count == 1 else f"{count} answers"
+        times = f"first token after {first_s:.2f} s, then {rate:.0f} tokens/s"
         return (
-            f"{len(self.summaries)} answers, {tokens} tokens; medians: first token after "
-            f"{first_s:.2f} s, {rate:.0f} tokens/s; context of the last answer: "
+            f"{answers}, {tokens} {'token' if tokens == 1 else 'tokens'}; "
+            f"{'' if count == 1 else 'medians: '}{times}; context of the last answer: "
             f"{last.prompt_tokens} + {last.tokens} tokens"
         )
 

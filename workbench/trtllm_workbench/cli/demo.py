@@ -9,6 +9,7 @@ from trtllm_truss.literals import one_line
 from trtllm_truss.triton.server.command import unused_ports
 from trtllm_workbench.cli.conversation import REQUEST_LINES, stream_answer
 from trtllm_workbench.cli.truss_server import TrussServer
+from trtllm_workbench.cli.wrapping import answer_writer
 
 _MAX_TOKENS = 128
 
@@ -31,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
         server.wait_until_ready()
         write(f"\n> {options.prompt}\n\n")
         body = {"messages": messages, "max_tokens": _MAX_TOKENS}
-        summary = stream_answer(server.url, body, write)
+        with answer_writer() as show:
+            summary = stream_answer(server.url, body, show)
         write(f"\n\n{one_line(str(summary))}\n")
     return 0
 

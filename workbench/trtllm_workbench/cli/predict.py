@@ -6,6 +6,7 @@ import argparse
 
 from trtllm_truss.cli.common import write
 from trtllm_workbench.cli.conversation import DEFAULT_URL, URL_HELP, post
+from trtllm_workbench.cli.wrapping import answer_writer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +35,8 @@ def run(options: argparse.Namespace) -> int:
         body["max_tokens"] = options.max_tokens
     if options.stop:
         body["stop_words"] = options.stop
-    with post(options.url, body) as answer:
-        if options.no_stream:
-            write(str(answer.json()["text"]))
-        else:
-            for text in answer.texts():
-                write(text)
+    with post(options.url, body) as answer, answer_writer() as show:
+        for text in [str(answer.json()["text"])] if options.no_stream else answer.texts():
+            show(text)
     write("\n")
     return 0
