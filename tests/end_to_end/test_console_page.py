@@ -235,6 +235,42 @@ def test_a_very_long_answer_does_not_hold_up_the_page(page: Console) -> None:
         assert blocks > 100
 
 
+FENCED = """Say `x`:
+```py
+if x:
+    return ```1
+  ```
+```not code``` and
+```
+open"""
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_code_between_fences_is_in_monospace(page: Console, size: int) -> None:
+    script = """
+        const [text, size, done] = arguments;
+        import('/chat.js').then(async ({TextWriter}) => {
+          const element = document.createElement('div');
+          element.className = 'text';
+          document.getElementById('turns').append(element);
+          const writer = new TextWriter(element, (change) => change());
+          for (let i = 0; i < text.length; i += size) {
+            writer.write(text.slice(i, i + size));
+            writer.show(writer.held());
+          }
+          writer.flush();
+          const parts = [...element.children].map((block) =>
+            [getComputedStyle(block).fontFamily.includes('monospace'), block.textContent]);
+          element.remove();
+          done(parts);
+        });
+    """
+    parts = page.page.run_async(script, FENCED, size)
+    assert "".join(text for _, text in parts) == FENCED
+    code = "".join(text for is_code, text in parts if is_code)
+    assert code == "```py\nif x:\n    return ```1\n  ```\n```\nopen"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(page: Console, scheme: str) -> None:
     browser = page.page

@@ -33,6 +33,7 @@ from trtllm_truss.engines.host import HostInfo, accelerator_of
 from trtllm_truss.serving.preparation import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts
+from trtllm_workbench.cli.main import main
 from trtllm_workbench.scaffold.documents import SERVER_REQUIREMENTS, SLIM, own_server_section
 from trtllm_workbench.scaffold.placing import deliver, known_truss
 
@@ -97,6 +98,22 @@ def test_without_weights_the_start_downloads(hub: HubServer, initialize: Initial
     written = initialize("org/engine", "--no-weights")
     assert "weights" not in written.config
     assert "engine_revision" not in written.metadata
+
+
+def test_an_old_configuration_fits_a_new_folder(
+    hub: HubServer, initialize: Initialize, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/upgrade.md has it."""
+    hub.add("org/engine", one_gpu())
+    old = initialize("org/engine")
+    new = tmp_path / "new"
+    assert main(["init", "org/engine", "--output", str(new)]) == 0
+    (new / "config.yaml").write_text(old.text)
+    assert main(["check", "--truss", str(new)]) == 0
+    removed = old.text.replace("tags:", "no_longer_there: 1\n  tags:")
+    (new / "config.yaml").write_text(removed)
+    assert main(["check", "--truss", str(new)]) == 2
+    assert "no_longer_there is not a setting" in capsys.readouterr().out
 
 
 def test_folders_are_not_delivered(tmp_path: Path, tokenizer: str, initialize: Initialize) -> None:

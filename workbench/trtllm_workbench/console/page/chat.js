@@ -44,10 +44,13 @@ async function* events(bytes) {
 const FLUSH_MS = 40;
 const BLOCK_LENGTH = 2000;
 const LONGEST_BLOCK = 8000;
+const FENCE = /^ {0,3}```[^`\n]*\n/gm;
+const MAY_BECOME_FENCE = /^ {0,3}(`{0,3}|```[^`\n]{0,60})$/;
 
 // Appends text to an element, as text nodes only, a few times a second. The text lies in blocks
 // that end at line ends, or within a line that is very long; a block that has ended is never laid
-// out again.
+// out again. Code between fences has blocks of its own; a line that may become a fence waits for its
+// end.
 export class TextWriter {
   // `around` runs the function that changes the page.
   constructor(element, around) {
@@ -57,23 +60,52 @@ export class TextWriter {
     this.text = "";
     this.timer = null;
     this.node = null;
+    this.atLineStart = true;
+    this.inCode = false;
   }
 
   write(text) {
     this.text += text;
     this.pending += text;
-    this.timer ??= setTimeout(() => this.flush(), FLUSH_MS);
+    this.timer ??= setTimeout(() => this.show(this.held()), FLUSH_MS);
   }
 
   flush() {
+    this.show(0);
+  }
+
+  // The length of the last line if it may become a fence.
+  held() {
+    const line = this.pending.slice(this.pending.lastIndexOf("\n") + 1);
+    const isWhole = line.length < this.pending.length || this.atLineStart;
+    return isWhole && MAY_BECOME_FENCE.test(line) ? line.length : 0;
+  }
+
+  show(held) {
     clearTimeout(this.timer);
     this.timer = null;
-    const text = this.pending;
-    this.pending = "";
+    const end = this.pending.length - held;
+    const text = this.pending.slice(0, end);
+    this.pending = this.pending.slice(end);
     if (text) this.around(() => this.append(text));
   }
 
   append(text) {
+    let begin = 0;
+    for (const { index, 0: fence } of text.matchAll(FENCE)) {
+      if (index === 0 && !this.atLineStart) continue;
+      if (this.inCode && fence.trim() !== "```") continue;
+      const end = index + fence.length;
+      this.put(text.slice(begin, this.inCode ? end : index));
+      begin = this.inCode ? end : index;
+      this.inCode = !this.inCode;
+      this.node = null;
+    }
+    this.put(text.slice(begin));
+    this.atLineStart = text.endsWith("\n");
+  }
+
+  put(text) {
     for (let begin = 0; begin < text.length; ) {
       this.node ??= this.newBlock();
       const used = this.node.length;
@@ -89,7 +121,8 @@ export class TextWriter {
 
   newBlock() {
     const block = document.createElement("div");
-    block.dir = "auto";
+    block.dir = this.inCode ? "ltr" : "auto";
+    if (this.inCode) block.className = "code";
     this.element.append(block);
     return block.appendChild(document.createTextNode(""));
   }
