@@ -25,7 +25,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar o
 # Installs what a lock file names and nothing else: no source package, whose setup runs code.
 LOCKED := --require-hashes --only-binary :all:
 # tests/conftest.py chooses the number of workers.
-PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
+# A worker that dies fails one test and is replaced (tests/support/scheduling.py).
+PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 8
 ALL_ENGINES := --engines all --rounds $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000
 LINT = $(BIN)/ruff format --check . && $(BIN)/ruff check .
 # Shows the number of packages and errors; .venv/pip.log has the whole log.
@@ -98,7 +99,7 @@ hosts: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of several hosts in all sh
 	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000 tests/hosts
 	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(BIN)/python -m pytest --hosts 1 tests/hosts/test_launchers.py
 
-unit: $(READY) ## run the tests without servers, in about a minute
+unit: $(READY) ## run the tests without servers, in a few minutes
 	$(PYTEST) -m "not server" --ignore tests/end_to_end --ignore tests/backends/triton_native
 
 clients: $(READY) $(CLIENTS_READY) ## run other people's clients against the CPU example (ONLY="-k litellm")

@@ -8,17 +8,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.fake_llm_api import VERSIONS as LLM_API_VERSIONS
 from tests.support.left_behind import LeftBehind
+from tests.support.scheduling import FailureNames, Scheduler, not_run
 from tests.support.shared_tls import share_tls_contexts
 from tests.support.warm_python import end_zygote
 
@@ -196,6 +196,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         base = session.config._tmp_path_factory.getbasetemp()
         folders = [Path(os.environ["TMPDIR"]), kernels_folder(), base]
         session.config.stash[LEFT_BEHIND] = LeftBehind(folders, RUNNING)
+        plugins = session.config.pluginmanager
+        plugins.register(FailureNames(plugins.getplugin("terminalreporter")))
 
 
 def kernels_folder() -> Path:
@@ -237,6 +239,9 @@ def pytest_terminal_summary(
         terminalreporter.section("left behind", red=True)
         for line in left:
             terminalreporter.line(line)
+    for line in not_run(config, terminalreporter):
+        terminalreporter.section("not run", red=True)
+        terminalreporter.line(line)
     reports = [each for key in ("passed", "failed") for each in terminalreporter.getreports(key)]
     if lines := [*round_lines(reports)]:
         terminalreporter.section("rounds")
@@ -328,26 +333,17 @@ def _has_engine(item: pytest.Function) -> bool:
     return kind in marker.args
 
 
-class Scheduler(LoadScopeScheduling):
-    """Assigns whole groups to workers, in the order of collection.
-
-    `--dist loadgroup` would do; with pytest 9.2 it ignores groups (pytest-xdist's issue 1386).
-    """
-
-    @cached_property
-    def _groups(self) -> dict[str, str]:
-        groups: dict[str, str] = json.loads(groups_file().read_text())
-        groups_file().unlink()
-        return groups
-
-    def _split_scope(self, nodeid: str) -> str:
-        return self._groups[nodeid]
+@lru_cache
+def groups() -> dict[str, str]:
+    """Return the group of each test, which a worker has written."""
+    read: dict[str, str] = json.loads(groups_file().read_text())
+    groups_file().unlink()
+    return read
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    config.option.loadscopereorder = False
-    return Scheduler(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduler:
+    return Scheduler(config, log, lambda nodeid: groups()[nodeid])
 
 
 @pytest.hookimpl(optionalhook=True)
