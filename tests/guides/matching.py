@@ -4,9 +4,11 @@ does not."""
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trtllm_truss.guides.json_schema import convert_schema
 
@@ -36,9 +38,9 @@ VOCABULARY = [*map(chr, range(128)), *_OTHERS, "<end>"]
 END = len(VOCABULARY) - 1
 
 
-def compiled(grammar: str) -> Any:
-    """A grammar for XGrammar's matcher, whose tokens are characters."""
-    info = XGRAMMAR.TokenizerInfo(VOCABULARY, 0, None, [END], False)
+def compiled(grammar: str, vocabulary: Sequence[str] = VOCABULARY) -> Any:
+    """A grammar for XGrammar's matcher, whose tokens are characters by default."""
+    info = XGRAMMAR.TokenizerInfo(vocabulary, 0, None, [len(vocabulary) - 1], False)
     compiler = XGRAMMAR.GrammarCompiler(info, 1, False, -1)
     return compiler.compile_grammar(XGRAMMAR.Grammar.from_ebnf(grammar, "root"))
 
@@ -52,6 +54,27 @@ def matching(grammar: str) -> Callable[[str], bool]:
         return bool(follows.accept_string(answer, False) and follows.accept_token(END, False))
 
     return fits
+
+
+def wrong_masks(grammar: str, before: str, tokens: Sequence[str]) -> list[str]:
+    """The tokens behind a text that the mask allows and the matcher does not take, or the reverse.
+
+    Args:
+        tokens: of several characters, which can end a part of the grammar and begin another.
+    """
+    vocabulary = [*VOCABULARY[:-1], *tokens, VOCABULARY[-1]]
+    follows = XGRAMMAR.GrammarMatcher(compiled(grammar, vocabulary), None, False, -1)
+    assert follows.accept_string(before, False)
+    mask = np.zeros((1, len(vocabulary) // 32 + 1), dtype=np.int32)
+    follows.fill_next_token_bitmask(mask, 0, False)
+    allowed = np.unpackbits(mask.view(np.uint8).ravel(), bitorder="little")
+    wrong = []
+    for place, token in enumerate(vocabulary[1:-1], start=1):
+        if is_taken := follows.accept_token(place, False):
+            follows.rollback(1)
+        if is_taken != bool(allowed[place]):
+            wrong.append(token)
+    return wrong
 
 
 def matcher(schema: str, *, any_blanks: bool = False) -> Callable[[str], bool]:

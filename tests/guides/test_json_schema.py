@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.guides.matching import XGRAMMAR, compiled, matcher
+from tests.guides.matching import XGRAMMAR, compiled, matcher, wrong_masks
 from tests.guides.schema_fuzz import by_xgrammar, check, schemas
 
 from trtllm_truss.guides.guide import GuideFault
@@ -401,3 +401,22 @@ def test_members_that_may_follow_are_not_tried_with_each_blank(*, any_blanks: bo
     rules = str(compiled(grammar).grammar.to_string()).splitlines()
     with_comma = [rule.split()[0] for rule in rules if '","' in rule or '", "' in rule]
     assert with_comma == ["comma_before_key"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"maxLength": 200},
+        {"minLength": 150},
+        {"pattern": "^[^,]*$", "maxLength": 200},
+        {"pattern": "^[^,]{2,300}x$"},
+        {"pattern": "^[ a-z\u4e00-\u9fff]{0,300}$"},
+        {"pattern": "^[ a-z\u4e00-\u9fff]*$", "minLength": 150},
+        {"pattern": "^[ a-z\u00e0-\u00ff]{0,300}$"},
+    ],
+)
+def test_tokens_that_end_a_long_count_are_allowed_if_they_are_taken(schema: Any) -> None:
+    """XGrammar's mask allowed `."` with more behind it, which the matcher does not take."""
+    grammar = convert_schema(json.dumps(text(**schema)), any_blanks=False).grammar
+    for before in ('"', '"ab', '"' + "ab" * 70):
+        assert wrong_masks(grammar, before, [" \\", '.",', ' """', 'a"', " \n", "ab", '"a']) == []

@@ -176,8 +176,9 @@ and the first such request is logged; forced calls work.
   begins like long names of `properties`, does not come; all of `prefixItems` come; a schema without
   `type` takes only the type of its keywords; numbers with bounds have at most 20 digits before the
   point and no exponent, integers no point; strings with a `pattern` or a length have only the
-  escapes that JSON needs, and with a length above 128 none (no quote, no line break); classes of a
-  `pattern` have what ECMA 262 and Python agree on, such as `\\d` for 0 to 9.
+  escapes that JSON needs, and with a length above 128 none (no quote, no line break: XGrammar takes
+  0.3 s for each token where it counts them); classes of a `pattern` have what ECMA 262 and Python
+  agree on, such as `\\d` for 0 to 9.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - Keys that clients echo or note in messages are ignored: {echoed}; `reasoning`, `thinking`,

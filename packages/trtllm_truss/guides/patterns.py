@@ -630,6 +630,10 @@ def _leading(moves: list[dict[int, int]], ends: set[int]) -> set[int]:
 _SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 _ANY_RAW = r"[^\0-\x1f\"\\]"
 _RAW = negate(unite(chars_of((0, 0x1F)), _texts('"\\')))
+_BEYOND_ASCII = negate(_ASCII)
+_MAX_COUNT = 128
+"""Counts above which XGrammar 0.1.32 allows tokens such as `."` that end a repetition of a class
+with characters of three bytes, and then something else; but not if the class is a negated one."""
 
 
 def write_chars(chars: Chars) -> list[str]:
@@ -637,9 +641,13 @@ def write_chars(chars: Chars) -> list[str]:
 
     Characters that JSON forbids in a string are written as the shortest escapes.
     """
+    raw = intersect(chars, _RAW)
     # In order: XGrammar reads a character from U+007F to U+00FF and a digit behind it as one.
-    raw = "".join(_written(*each) for each in intersect(chars, _RAW))
-    found = [f"[{raw}]"] if raw else []
+    found = [f"[{''.join(_written(*each) for each in raw)}]"] if raw else []
+    if _is_all_beyond_ascii(raw):
+        others = intersect(negate(raw), ((0x20, 0x7F),))
+        written = "".join(_written(*each) for each in others).replace('"', r"\"")
+        found = [rf"[^\0-\x1f{written}]"]
     short = "".join(_SHORT[code] for code in _SHORT if _holds(chars, code))
     if short:
         escaped = short.replace("\\", r"\\").replace('"', r"\"")
@@ -653,6 +661,16 @@ def write_chars(chars: Chars) -> list[str]:
         if digits:
             found.append(f'"\\\\u00{high}" [{"".join(digits)}]')
     return found
+
+
+def _is_all_beyond_ascii(chars: Chars) -> bool:
+    return intersect(chars, _BEYOND_ASCII) == _BEYOND_ASCII
+
+
+def can_count(chars: Chars, least: int, most: int | None) -> bool:
+    """Return whether a class can be written with a count; see `_MAX_COUNT`."""
+    is_short = max(least, most or 0) <= _MAX_COUNT
+    return is_short or chars[-1][1] < 0x800 or _is_all_beyond_ascii(chars)
 
 
 def _written(low: int, high: int) -> str:
@@ -754,6 +772,8 @@ def _write(node: Node, *, drops_escapes: bool) -> str:
         _, inner, least, most = node
         if most == 0:
             return '""'
+        if inner[0] == "chars" and inner[1] and not can_count(inner[1], least, most):
+            raise Unsupported("a large count")
         count = f"{{{least},{'' if most is None else most}}}"
         signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
         one = _write(inner, drops_escapes=drops_escapes)
