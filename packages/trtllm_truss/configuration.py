@@ -111,7 +111,11 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     except FileNotFoundError:
         raise SettingsError(
             f"{file} does not exist; "
-            + ("correct --config." if config else "name the Truss's folder with --truss.")
+            + (
+                "correct --config."
+                if config
+                else "name the Truss's folder with --truss, or write one: trtllm-truss init ENGINE."
+            )
         ) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "unknown"

@@ -162,7 +162,7 @@ def test_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
     got = capsys.readouterr().out
     assert "nowhere.yaml does not exist; correct --config." in got
-    assert got.endswith("would not start (1 finding)\n")
+    assert got.endswith("would not start (1 error)\n")
 
 
 def test_a_folder_without_its_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,6 +149,23 @@ def test_predict_cut_short_is_an_error(url: str, capsys: pytest.CaptureFixture[s
 def test_predict_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--url", "http://127.0.0.1:9", "Hi"]) == 1
     assert "is `trtllm-truss serve` running there?" in capsys.readouterr().err
+    assert main(["predict", "--url", "http://model-x.invalid", "Hi"]) == 1
+    assert capsys.readouterr().err.endswith("; correct --url.\n")
+
+
+def test_predict_with_the_url_of_openais_api(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--url", "http://127.0.0.1:9/v1", "Hi"]) == 1
+    assert "name the server without /v1, which is OpenAI's API." in capsys.readouterr().err
+
+
+def test_a_command_line_of_another_server_must_be_quoted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["import", "vllm", "serve", "a/b", "--max-model-len", "4k"])
+    assert (
+        "unrecognized arguments: --max-model-len 4k; quote the command" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x"])

@@ -390,6 +390,12 @@ def test_the_model_can_be_named_beside_a_yaml(run_import: Import, tmp_path: Path
     assert config["base_image"]["image"] == IMAGES[-1].name
 
 
+def test_without_a_truss_init_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "vllm serve a/b", "--truss", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "name the Truss's folder with --truss, or write one: trtllm-truss init" in told
+
+
 def test_init_writes_a_truss_from_a_command(hub: HubServer, initialize: Initialize) -> None:
     add_model(hub)
     written = initialize(f"HF_TOKEN={SECRET} vllm serve org/model --max-model-len 4k --foo 1")

@@ -171,7 +171,7 @@ def test_the_manifest_names_gpu_and_tokenizer(
         (llama(), 16, (), "A10G", 1),
         (llama(num_attention_heads=64, num_hidden_layers=80), 141, (), "A100:2", 2),
         (llama(), 141, ("--accelerator", "H100"), "H100:2", 2),
-        (llama(), 16, ("--accelerator", "L4:4"), "L4:4", 4),
+        (llama(), 16, ("--accelerator", "l4:4"), "L4:4", 4),
         (llama(), 700, (), "B200:4", 4),
         (llama(), 22, (), "A100_40GB", 1),
     ],
@@ -369,6 +369,7 @@ def test_an_image_of_the_users(tmp_path: Path, tokenizer: str, initialize: Initi
     ("options", "part"),
     [
         (("--accelerator", "H1000"), "--accelerator is 'H1000'; it must be one of T4,"),
+        (("--accelerator", "H100x2"), "such as H100:2. Did you mean H100:2?"),
         (("--accelerator", "H100:4"), "set it to H100:2"),
         (("--accelerator", "T4"), "use more or larger GPUs"),
         (("--tokenizer", "/nowhere"), "tokenizer_repository is '/nowhere'"),
@@ -415,6 +416,29 @@ def test_a_checkpoint_that_is_not_served_on_any_gpu(
     folder = write_checkpoint(tmp_path / "model", llama(architectures=["BertModel"]))
     message = refused(str(folder), "--tokenizer", tokenizer)
     assert message.startswith("error: BertModel of the checkpoint's config.json is not served")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (
+            "\n<!DOCTYPE html><html>",
+            'config.json begins with "<!DOCTYPE html><html": it is a web page',
+        ),
+        (
+            '{"architecture": "LlamaForCausalLM", "mapping": {"tp_size": 1}, "dtype": "float16"}',
+            "is that of a TensorRT-LLM checkpoint (convert_checkpoint.py); run trtllm-build on it",
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_named(
+    content: str, part: str, tmp_path: Path, tokenizer: str, refused: Refused
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(content)
+    (folder / "rank0.safetensors").write_bytes(b"w")
+    assert part in refused(str(folder), "--tokenizer", tokenizer)
 
 
 def test_a_build_on_a_gpu_that_cannot_be_named(

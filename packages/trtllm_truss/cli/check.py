@@ -101,9 +101,9 @@ def run(options: argparse.Namespace) -> int:
         return found.status
     report(*(f"         {fact}" for fact in found.facts))
     report(*(f"{each.severity.value + ':':9}{each.message}" for each in found.findings))
-    count = len(found.findings)
-    findings = "1 finding" if count == 1 else f"{count} findings"
-    report("ok" if found.status == 0 else f"would not start ({findings})")
+    count = sum(each.severity is Severity.ERROR for each in found.findings)
+    errors = "1 error" if count == 1 else f"{count} errors"
+    report("ok" if found.status == 0 else f"would not start ({errors})")
     return found.status
 
 

@@ -57,7 +57,9 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
         with unwinding():
             options, unknown = _parser(packages, words).parse_known_args(words)
             if unknown:
-                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+                # A server's command line that is not quoted falls apart.
+                quote = "; quote the command" if {"import", "init"} & set(words[:1]) else ""
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{quote}")
             return int(options.run(options))
     except KeyboardInterrupt:
         return 130

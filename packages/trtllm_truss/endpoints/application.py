@@ -67,6 +67,7 @@ _SCHEMES = (b"bearer", b"api-key")
 """Of keys in `Authorization`; the second one is Baseten's."""
 
 _POLICY_VIOLATION = 1008
+_NO_ROUTE = "the server has no such route; OpenAI's is POST /v1/chat/completions."
 _RETRY_AFTER = {"Retry-After": "5"}
 
 logger = logging.getLogger("trtllm_truss")
@@ -186,7 +187,7 @@ class Application:
         elif endpoint is not None or path in self._probes or path in self._lists:
             response = _not_allowed(path, "GET, HEAD" if endpoint is None else "POST", method)
         else:
-            response = _refused(path, 404, "not_found", "the server has no such route.")
+            response = _refused(path, 404, "not_found", _NO_ROUTE)
         await response(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:

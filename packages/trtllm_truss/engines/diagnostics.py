@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.validation import broken_rule, dotted_path
+from trtllm_truss.validation import broken_rule, dotted_path, shown
 
 _SHOWN_NAMES = 4
 
@@ -68,6 +68,7 @@ Text = Annotated[str, Field(min_length=1, max_length=256)]
 PluginFlag = Annotated[bool, BeforeValidator(lambda value: value is not False)]
 """True for a plugin that is built in: its value is then a type such as ``float16``."""
 
+_SHOWN_BYTES = 20
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _REMEDY = "take the file from the build's output."
 
@@ -97,6 +98,11 @@ def parse_json(file: str, content: bytes) -> object:
     try:
         parsed: object = json.loads(content)
     except (ValueError, RecursionError) as error:
+        if content.lstrip().startswith(b"<"):
+            beginning = shown(content.lstrip()[:_SHOWN_BYTES].decode("utf-8", "replace"))
+            raise ArtifactError(
+                f"{file} begins with {beginning}: it is a web page, not the file; fetch it again."
+            ) from None
         raise ArtifactError(f"{file} is not valid JSON ({error}); fetch it again.") from None
     return parsed
 

@@ -187,6 +187,11 @@ def parse_checkpoint(config: object) -> Checkpoint:
             f"{CONFIG_FILE} of the checkpoint is not a JSON object; fetch it again."
         )
     names = config.get("architectures")
+    if names is None and {"architecture", "mapping"} <= config.keys():
+        raise ArtifactError(
+            f"{CONFIG_FILE} is that of a TensorRT-LLM checkpoint (convert_checkpoint.py); run "
+            "trtllm-build on it and name the engine, or name the Hugging Face checkpoint."
+        )
     if not (isinstance(names, list) and names and isinstance(names[0], str)):
         raise ArtifactError(
             f"{CONFIG_FILE} names no architectures, so it is not from a Hugging Face checkpoint. "

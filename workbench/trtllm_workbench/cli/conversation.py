@@ -89,6 +89,10 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
     key_is_safe = secure and not is_loopback(parts.hostname)
     if api_key and key_is_safe:
         headers["Authorization"] = f"Api-Key {api_key}"
+    if parts.path.rstrip("/") == "/v1":
+        raise InvalidRequest(
+            f"--url is {url!r}; name the server without /v1, which is OpenAI's API."
+        )
     path = parts.path if parts.path not in ("", "/") else _LOCAL_PATH
     connection = connect(parts.hostname, parts.port)
     try:
@@ -96,9 +100,10 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
         except OSError as error:
+            here = is_loopback(parts.hostname)
             raise EngineUnavailable(
                 f"cannot connect to {parts.scheme}://{parts.netloc} ({error.strerror or error}); "
-                "is `trtllm-truss serve` running there?"
+                + ("is `trtllm-truss serve` running there?" if here else "correct --url.")
             ) from None
         if response.status != http.client.OK:
             withheld = api_key and not key_is_safe and response.status in _UNAUTHORIZED

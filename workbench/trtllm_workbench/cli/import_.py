@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def deliver(
     else:
         with writing(output):
             output.write_text(text, encoding="utf-8")
+        echo(f"wrote {output}; next: trtllm-truss check --config {shlex.quote(str(output))}")
     return 0
 
 

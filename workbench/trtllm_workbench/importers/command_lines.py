@@ -14,14 +14,14 @@ from trtllm_workbench.importers.rules import Given, OptionRule, find_rule, not_n
 MODEL = "model"
 """The option that a word without a name stands for."""
 
+_SHARED = "the platform sizes /dev/shm; in Docker and Kubernetes see docs/docker.md"
 _HOST = "the platform runs the container; see docs/deploy.md"
 _NO_FOLDERS = "let `weights` of config.yaml mount what the container needs"
 DOCKER = {
     rule.name: rule
     for rule in (
         *not_needed("`resources.accelerator` of config.yaml names the GPUs", "docker gpus"),
-        *not_needed("every container has the shared memory it needs", "docker ipc"),
-        *not_needed("every container has the shared memory it needs", "docker shm_size"),
+        *not_needed(_SHARED, "docker ipc", "docker shm_size"),
         *not_needed("Truss's server listens where the platform expects it", "docker publish"),
         *not_needed("`base_image` of config.yaml names the image", "docker image"),
         *unsupported(f"folders of this machine stay here; {_NO_FOLDERS}", "docker volume"),

@@ -177,11 +177,14 @@ def _refusal(refusals: Mapping[str, Sequence[str]]) -> str:
 
 
 def _given_place(requirements: Requirements, given: str) -> Place:
-    request = parse_accelerator(given)
+    request = parse_accelerator(given.upper())
     if request is None or request.accelerator is None:
+        meant = ":".join(given.upper().rpartition("X")[::2])
+        known = parse_accelerator(meant)
+        hint = f" Did you mean {meant}?" if known and known.accelerator else ""
         raise SettingsError(
             f"{requirements.option} is {given!r}; it must be one of {', '.join(ACCELERATORS)}, "
-            "with a colon and a number for several, such as H100:2."
+            f"with a colon and a number for several, such as H100:2.{hint}"
         )
     degrees = requirements.degrees
     if ":" in given and len(degrees) > 1:

@@ -82,8 +82,8 @@ def _missing_backend(match: re.Match[str]) -> str:
             "the repository rendered."
         )
     return (
-        f"This server has no backend {match['backend']}; run inside {PINNED_IMAGE.name}, or set "
-        "TRITON_BACKEND_DIRECTORY to a folder that holds it."
+        f"This server has no backend {match['backend']}; run inside the image of config.yaml "
+        "(base_image.image), or set TRITON_BACKEND_DIRECTORY to a folder that holds it."
     )
 
 
