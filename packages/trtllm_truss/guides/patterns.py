@@ -23,7 +23,8 @@ Chars: TypeAlias = tuple[tuple[int, int], ...]
 
 MAX_STATES = 400
 _MAX_PREFIXES = 16
-"""Beginnings of names that are told apart."""
+"""Beginnings of names that are told apart. Each is a state, and costs XGrammar 0.1.32 as much time
+to compile as a string of any text: no grammar that tells names apart has fewer."""
 
 _MAX_PARTS = 20_000
 _LAST = 0x10FFFF
