@@ -395,7 +395,7 @@ def test_the_command_writes_a_configuration(
     assert config["base_image"] == yaml.safe_load((ROOT / "config.yaml").read_text())["base_image"]
     assert parse_settings(config).engine_repository == "s3://bucket/engines"
     report = capsys.readouterr().err
-    assert "option.tensor_parallel_degree=2: → tensor_parallelism" in report
+    assert "option.tensor_parallel_degree=2 → tensor_parallelism" in report
     assert "overridden, so ignored: OPTION_TENSOR_PARALLEL_DEGREE" in report
     assert "hf_abc" not in report + output.read_text()
     assert main(command) == 2

@@ -144,7 +144,7 @@ def report_options(rows: Sequence[Row], ignored: Sequence[str]) -> None:
             continue
         echo(f"{outcome.value}:")
         for row in some:
-            arrow = "→ " if outcome is Outcome.MAPPED else ""
-            echo(f"  {row.spelling}={row.value}: {arrow}{row.detail}")
+            link = " →" if outcome is Outcome.MAPPED else ":"
+            echo(f"  {row.spelling}={row.value}{link} {row.detail}")
     if ignored:
         echo(f"overridden, so ignored: {', '.join(ignored)}")

@@ -560,15 +560,13 @@ def _deployment(plan: TrussPlan) -> str:
 
 
 def _about_target(plan: TrussPlan) -> str:
-    number = (
-        f"Set it to {plan.target.requests} ({plan.target.reason})"
-        if plan.target
-        else "Set it to the number that `trtllm-truss check` prints once the engine is built"
-    )
+    number, reason = "the number that `trtllm-truss check` prints once the engine is built", ""
+    if plan.target:
+        number, reason = str(plan.target.requests), f" It follows from {plan.target.reason}."
     return (
         "Baseten sends a replica one request at a time until this number is raised; it is no key "
-        f"of config.yaml. {number}: in the model's overview under **Replicas**, **Configure**, or "
-        "by the API. With longer requests choose less."
+        f"of config.yaml. Set it to {number}, in the model's overview under **Replicas**, "
+        f"**Configure**, or by the API.{reason} With longer requests choose less."
     )
 
 
