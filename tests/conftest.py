@@ -50,6 +50,7 @@ SHARED_FIXTURES = (
         "context",
         "checkpoint",
         "group",
+        "laid_out",
         "model_folder",
         "engine",
         "native",

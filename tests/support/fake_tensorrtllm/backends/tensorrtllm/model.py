@@ -59,6 +59,10 @@ import time
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
+
+# The stub's interpreter ignores PYTHONPATH, which names the project's package in a container.
+sys.path.extend(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+
 from batch import Batch, Limits
 
 _KEYS = {
