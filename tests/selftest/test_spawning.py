@@ -59,6 +59,19 @@ def test_a_spawn_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert processes_in(tmp_path) == []
 
 
+def test_a_daemon_that_is_not_on_path_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI of a virtual environment that is not active."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = spawn(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
+    if found.has_daemon:
+        pytest.skip("the system has an Open MPI of its own")
+    assert found.outcome == "hangs"
+    assert found.sentence.endswith("put the folder of Open MPI's prte or orted on PATH")
+    assert processes_in(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("program", "outcome", "part"),
     [

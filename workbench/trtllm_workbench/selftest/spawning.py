@@ -80,6 +80,9 @@ LIMIT_S = 20.0
 
 _PROGRAM = Path(__file__).with_name("spawn_program.py")
 _OPEN_MPI = re.compile(r"Open MPI v(\d[\w.]*)")
+_DAEMONS = ("prte", "orted")
+"""Of Open MPI 5 and 4."""
+
 _NO_MPI4PY = "No module named 'mpi4py'"
 
 Outcome = Literal["works", "fails", "hangs", "not run"]
@@ -97,6 +100,8 @@ class Spawned:
         cores: usable by each worker.
         open_mpi: its version; None if unknown, or if it is another MPI.
         mpi4py: its version.
+        has_daemon: Open MPI's daemon, which starts workers, is on `PATH`. Without it a spawn hangs
+            (seen with Open MPI 5.0.11).
     """
 
     outcome: Outcome
@@ -106,6 +111,7 @@ class Spawned:
     cores: Sequence[int] = ()
     open_mpi: str | None = None
     mpi4py: str | None = None
+    has_daemon: bool = True
 
     @property
     def sentence(self) -> str:
@@ -117,10 +123,10 @@ class Spawned:
         if self.outcome == "not run":
             return "mpi4py is not installed in the Python of TensorRT-LLM, or in this one"
         limit = f"within {LIMIT_S:.0f} s" if self.outcome == "hangs" else "at all"
-        return (
-            f"cannot spawn: {count} did not start {limit}; look at OMPI_, PRTE_ and UCX_ variables "
-            "of the environment"
-        )
+        remedy = "look at OMPI_, PRTE_ and UCX_ variables of the environment"
+        if not self.has_daemon:
+            remedy = f"put the folder of Open MPI's {' or '.join(_DAEMONS)} on PATH"
+        return f"cannot spawn: {count} did not start {limit}; {remedy}"
 
 
 def spawn(runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float = LIMIT_S) -> Spawned:
@@ -136,9 +142,9 @@ def spawn(runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float = LIM
     found = Spawned("not run", workers, 0.0)
     for python in _pythons(runtime):
         started = time.monotonic()
-        ended = probe(
-            [python, "-c", program, str(workers)], _environment(os.environ, folder), folder, limit_s
-        )
+        environment = _environment(os.environ, folder)
+        has_daemon = any(shutil.which(each, path=environment.get("PATH")) for each in _DAEMONS)
+        ended = probe([python, "-c", program, str(workers)], environment, folder, limit_s)
         seconds = round(time.monotonic() - started, 1)
         if content := ended.found:
             version = _OPEN_MPI.search(str(content["mpi"]))
@@ -152,9 +158,9 @@ def spawn(runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float = LIM
                 mpi4py=content["mpi4py"],
             )
         if ended.status is None:
-            return Spawned("hangs", workers, seconds)
+            return Spawned("hangs", workers, seconds, has_daemon=has_daemon)
         if _NO_MPI4PY not in ended.output:
-            found = Spawned("fails", workers, seconds)
+            found = Spawned("fails", workers, seconds, has_daemon=has_daemon)
             break
     return found
 
