@@ -16,6 +16,7 @@ from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 from tests.support.waiting import PATIENCE_S, until
 
+from trtllm_truss.triton.client import grpc_connection
 from trtllm_truss.triton.client.failures import StatusCode
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 
@@ -117,6 +118,12 @@ async def connection(server):
     await asyncio.sleep(0)
 
 
+@pytest.fixture
+def idle_calls_stay(monkeypatch):
+    """Keep idle calls: a busy machine would not use them again within their quarter of a second."""
+    monkeypatch.setattr(grpc_connection, "_IDLE_LIMIT_S", PATIENCE_S)
+
+
 async def ask(connection, request, method=METHOD):
     received = Received()
     connection.call(method, request, received)
@@ -185,6 +192,7 @@ async def exchange(connection, request):
     return number, received.messages, await asyncio.wait_for(received.end, PATIENCE_S)
 
 
+@pytest.mark.usefixtures("idle_calls_stay")
 async def test_exchanges_follow_each_other_on_one_call(connection):
     numbers = set()
     for number in range(20):
@@ -195,6 +203,7 @@ async def test_exchanges_follow_each_other_on_one_call(connection):
     assert calls == [20]
 
 
+@pytest.mark.usefixtures("idle_calls_stay")
 async def test_exchanges_at_once_have_calls_of_their_own(connection):
     for _ in range(2):
         answers = await asyncio.gather(*(exchange(connection, b"echo %d" % n) for n in range(30)))
@@ -202,6 +211,7 @@ async def test_exchanges_at_once_have_calls_of_their_own(connection):
     assert calls == [2] * 30
 
 
+@pytest.mark.usefixtures("idle_calls_stay")
 async def test_large_messages_both_ways_on_one_call(connection):
     payload = os.urandom(1_000_000)
     for _ in range(5):
