@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,26 +36,14 @@ def ran(folder: Path, restarts: int, **dies_at: int) -> tuple[int, list[str]]:
         text = TESTS.replace("{name}", name).replace("{dies_at}", str(number))
         (folder / f"test_{name}.py").write_text(text)
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        str(folder),
-        "-n",
-        "2",
-        "-q",
-        "-p",
-        "no:cacheprovider",
+        *(sys.executable, "-m", "pytest", str(folder), "-q", "--rootdir", str(folder)),
+        *("-n", "2", "--max-worker-restart", str(restarts), "-c", str(ROOT / "pyproject.toml")),
+        *("-p", "no:cacheprovider", "-p", "no:hypothesispytest"),
     ]
-    command += [
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        "--rootdir",
-        str(folder),
-        "-p",
-        "no:hypothesispytest",
-    ]
-    command += ["--max-worker-restart", str(restarts)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
     return done.returncode, done.stdout.splitlines()
 
 
