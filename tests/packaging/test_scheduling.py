@@ -40,7 +40,7 @@ def ran(folder: Path, restarts: int, **dies_at: int) -> tuple[int, list[str]]:
         *("-n", "2", "--max-worker-restart", str(restarts), "-c", str(ROOT / "pyproject.toml")),
         *("-p", "no:cacheprovider", "-p", "no:hypothesispytest"),
     ]
-    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
     )
