@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import tracemalloc
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -179,6 +180,20 @@ def test_a_hostile_template_ends_neither_a_start_nor_the_server(
     with pytest.raises(InvalidRequest) as refused:
         list(templates.written(turns, [{"type": "function", "function": {"name": "f"}}]))
     assert refused.value.param == "messages"
+
+
+def test_long_prompts_are_not_kept() -> None:
+    """A probe renders a conversation in twenty forms and more."""
+    length = 1 << 20
+    long = {"default": ChatTemplate(PLAIN + f"{{{{ 'x' * {length} }}}}")}
+    tracemalloc.start()
+    try:
+        shape = probe(long, {})
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shape.renders > 10
+    assert peak_bytes < 6 * length
 
 
 def test_a_marked_turn_shows_how_calls_are_written() -> None:

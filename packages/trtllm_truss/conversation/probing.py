@@ -594,6 +594,9 @@ _OTHER_PLACES: tuple[tuple[str, Outline], ...] = (
 )
 
 
+_MAX_KEPT_CHARACTERS = 1 << 16
+"""Of a prompt that is kept: a template may make a thousand times as much of a probe's few words."""
+
 _NOT_ASKED = "not asked: the template takes too long"
 
 
@@ -614,16 +617,19 @@ class _Probe:
         self.answers: list[Answer] = []
 
     def render(self, written: Written, **options: bool) -> str:
-        """Render what was written; what several questions have in common only once."""
+        """Render what was written; what several questions have in common only once, if short."""
         key = repr((written, options))
-        if key not in self._known:
+        if key in self._known:
+            prompt, message = self._known[key]
+        else:
+            prompt, message = "", None
             self._renders += 1
             try:
                 prompt = render_written(self._templates, written, self._variables, **options)
-                self._known[key] = (prompt, None)
             except InvalidRequest as error:
-                self._known[key] = ("", error.message)  # the error would keep its callers alive
-        prompt, message = self._known[key]
+                message = error.message  # the error itself would keep its callers alive
+            if len(prompt) <= _MAX_KEPT_CHARACTERS:
+                self._known[key] = prompt, message
         if message is not None:
             raise InvalidRequest(message)
         return prompt
