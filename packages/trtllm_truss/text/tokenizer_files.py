@@ -547,19 +547,19 @@ def _read_object(path: Path, schema: type[JsonObject]) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(
-            f"{path} cannot be read as JSON ({error}); download it again."
-        ) from error
+        raise _unreadable(str(path), error) from error
     return _object(str(path), content, schema)
+
+
+def _unreadable(path: str, error: Exception) -> ArtifactError:
+    return ArtifactError(f"{path} cannot be read as JSON ({error}); download it again.")
 
 
 def _object(path: str, content: bytes, schema: type[JsonObject]) -> dict[str, Any]:
     try:
         value = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(
-            f"{path} cannot be read as JSON ({error}); download it again."
-        ) from error
+        raise _unreadable(path, error) from error
     if not isinstance(value, dict):
         raise ArtifactError(f"{path} does not hold a JSON object; download it again.")
     try:
