@@ -71,13 +71,23 @@ class _TextFilter:
     def _begin(self) -> None:
         self._source = Source()
         self._run = self._read()
-        self._is_idle = True
+        self._is_idle = self._is_in_text = True
 
     def feed(self, text: str) -> None:
         """Read more text."""
+        if self._is_plain(text):
+            self._is_seam = False
+            self._put(text)
+            return
         self._is_idle = False
         self._source.feed(text)
         next(self._run, None)
+
+    def _is_plain(self, text: str) -> bool:
+        """Return whether no word begins or goes on in a text; most text takes this short way."""
+        if not self._is_in_text or self._source.has_text() or self._all.starts.search(text):
+            return False
+        return not (self._is_seam and self._taken_out.unfinished(self._before()))
 
     def flush(self) -> None:
         """Emit what is held back; no word goes on behind it."""
@@ -94,7 +104,9 @@ class _TextFilter:
     def _read(self) -> Parse[None]:
         while True:
             yield from self._close_seam()
+            self._is_in_text = True
             word = yield from self._source.until(self._all, self._put)
+            self._is_in_text = False
             if not word:
                 return
             if word in self._words.dropped:

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trtllm_truss.tool_calls.emitter import Emitter
@@ -68,6 +69,12 @@ class MarkerFormat(ToolFormat):
     def call_openers(self) -> tuple[str, ...]:
         return tuple(marker for marker in self.markers if not marker.isalpha())
 
+    @cached_property
+    def _marker_run(self) -> re.Pattern[str]:
+        """Markers that another follows."""
+        marker = rf"[ \t\r\n]*(?:{markers_of(*self.markers).pattern.pattern})"
+        return re.compile(rf"(?:{marker}(?={marker}))*")
+
     def guides(self, tools: Sequence[Tool], *, parallel: bool) -> list[CallGuide]:
         """Describe a forced call."""
         found = (grammar.guides(tools, parallel=parallel) for grammar in self.grammars)
@@ -114,6 +121,7 @@ class MarkerFormat(ToolFormat):
             yield from self._grammar(marker).read(marker, region)
             return
         while True:
+            source.take(self._marker_run)
             yield from source.skip_space()
             if self.has_header:
                 name = yield from source.look_along(NAME, MAX_NAME)

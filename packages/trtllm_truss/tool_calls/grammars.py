@@ -264,6 +264,9 @@ _USUAL_HEAD = re.compile(
 )
 
 
+_CLOSING_BRACE = re.compile(r"[ \t\r\n]*\}")
+
+
 class _JsonCall:
     """Reads the object of one call, whose opening brace is read."""
 
@@ -283,6 +286,9 @@ class _JsonCall:
         Raises:
             Malformed: the object is broken, cut off or no call of an offered function.
         """
+        if self._read_usual() and self._source.take(_CLOSING_BRACE):
+            self._source.forget()
+            return
         yield from self._members()
         if not self._is_done:
             if self._region.is_bare or not self._name:
@@ -291,11 +297,14 @@ class _JsonCall:
         self._source.forget()
 
     def _members(self) -> Parse[None]:
-        if (yield from self._read_usual()):
+        separator = ","
+        if self._is_done:
             yield from self._source.skip_space()
             separator = yield from self._source.literal(",", "}")
-        else:
-            separator = ","
+        elif self._name and not self._is_nested:
+            yield from self._read_arguments("{")
+            yield from self._source.skip_space()
+            separator = yield from self._source.literal(",", "}")
         while separator == ",":
             yield from self._source.skip_space()
             key = yield from self._string()
@@ -308,17 +317,24 @@ class _JsonCall:
         if not separator:
             yield from self._check_end()
 
-    def _read_usual(self) -> Parse[bool]:
-        """Read name and arguments in the usual order, if both begin in what has arrived."""
-        if self._has_names_as_keys or self._is_nested or self._name:
-            return False
-        head = self._source.match(_USUAL_HEAD)
+    def _read_usual(self) -> bool:
+        """Read name and arguments in the usual order as far as they have arrived.
+
+        Returns:
+            Whether the arguments are read. Otherwise they are next if the name is known.
+        """
+        source = self._source
+        head = None if self._has_names_as_keys else source.match(_USUAL_HEAD)
         if not head or not (name := self._emitter.find(head.group(1))):
             return False
-        self._source.skip(head.end() - head.start())
+        source.skip(head.end() - head.start())
         self._name = name
-        yield from self._read_arguments("{")
-        return True
+        if length := source.whole_json():
+            self._emitter.start_call(name)
+            self._emitter.arguments(source.skip(length))
+            self._emitter.end_call()
+            self._is_done = True
+        return self._is_done
 
     def _check_end(self) -> Parse[None]:
         """Accept a missing brace where the call must end.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
@@ -51,6 +52,7 @@ class Markers:
         words: the words.
 
     Attributes:
+        firsts: the first characters of the words.
         reach: the length of the longest beginning of a word.
     """
 
@@ -58,21 +60,24 @@ class Markers:
         self._words = set(words)
         longest_first = sorted(self._words, key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._starts = re.compile("|".join({re.escape(word[0]) for word in words}) or r"(?!)")
+        self.firsts = frozenset(word[0] for word in words)
+        self.starts = re.compile("|".join(map(re.escape, self.firsts)) or r"(?!)")
         self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
         self.reach = max(map(len, words), default=1) - 1
 
     def find_beginning(self, text: str, at: int) -> int:
         """Return where the end of `text` may be the beginning of a word, or the text's length."""
-        for match in self._starts.finditer(text, max(at, len(text) - self.reach)):
+        for match in self.starts.finditer(text, max(at, len(text) - self.reach)):
             if text[match.start() :] in self._beginnings:
                 return match.start()
         return len(text)
 
     def unfinished(self, text: str) -> list[str]:
         """Return the beginnings of words that `text` ends in."""
-        matches = self._starts.finditer(text, max(0, len(text) - self.reach))
-        ends = (text[match.start() :] for match in matches)
+        at = max(0, len(text) - self.reach)
+        if not self.starts.search(text, at):
+            return []
+        ends = (text[match.start() :] for match in self.starts.finditer(text, at))
         return [end for end in ends if end in self._beginnings]
 
     def goes_on(self, text: str, at: int) -> bool:
@@ -83,11 +88,6 @@ class Markers:
         """Return what makes words of a beginning."""
         longer = (word for word in self._words if word.startswith(beginning) and word != beginning)
         return [word[len(beginning) :] for word in longer]
-
-
-@lru_cache(1024)
-def _firsts_of(words: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(word[:1] for word in words)
 
 
 @lru_cache(1024)
@@ -111,12 +111,18 @@ class Source:
         self._tried = 0
         self._ended = False
         self.is_cut = False
-        self._held: list[str] | None = None
-        self._room = 0
+        self._held: list[str] | None = None  # in front of what `_text` has from `_held_at` on
+        self._held_at = 0
+        self._limit = sys.maxsize
 
     def feed(self, text: str) -> None:
         """Append text."""
-        self._text = self._text[self._at :] + text
+        at = self._at
+        if self._held is not None:
+            self._held.append(self._text[self._held_at : at])
+            self._held_at = 0
+            self._limit -= at
+        self._text = self._text[at:] + text
         self._at = self._tried = 0
 
     def unread(self, text: str) -> None:
@@ -136,16 +142,23 @@ class Source:
     def hold(self, text: str = "", limit: int = MAX_HELD) -> None:
         """Hold `text` and all text read from now on, up to `limit` characters."""
         self._held = [text]
-        self._room = limit - len(text)
+        self._held_at = self._at
+        self._limit = self._at + limit - len(text)
 
     def release(self) -> str:
         """Return the held text and hold no more."""
-        held, self._held = self._held or [], None
-        return "".join(held)
+        held = self._held_text()
+        self._held, self._limit = None, sys.maxsize
+        return held
+
+    def _held_text(self) -> str:
+        if self._held is None:
+            return ""
+        return "".join(self._held) + self._text[self._held_at : self._at]
 
     def holds_words(self) -> bool:
         """Return whether the held text has letters or digits."""
-        return any(map(str.isalnum, "".join(self._held or [])))
+        return any(map(str.isalnum, self._held_text()))
 
     def forget(self) -> None:
         """Drop the held text and keep holding."""
@@ -158,19 +171,12 @@ class Source:
             Malformed: the limit of held text is reached. The characters up to it are read.
         """
         at = self._at
-        if self._held is None:
-            self._at = at + length
-            return self._text[at : self._at]
-        is_too_long = length > self._room
-        if is_too_long:
-            length = self._room
-        piece = self._text[at : at + length]
-        self._at = at + length
-        self._held.append(piece)
-        self._room -= length
-        if is_too_long:
+        end = at + length
+        if end > self._limit:
+            self._at = self._limit
             raise Malformed
-        return piece
+        self._at = end
+        return self._text[at:end]
 
     def take(self, pattern: re.Pattern[str]) -> str:
         """Read the pattern's match in the text that has arrived; may be empty."""
@@ -181,9 +187,13 @@ class Source:
         """Return the pattern's match in the text that has arrived, without reading it."""
         return pattern.match(self._text, self._at)
 
+    def has_text(self) -> bool:
+        """Return whether text has arrived that is unread."""
+        return self._at < len(self._text)
+
     def has_room(self, length: int) -> bool:
         """Return whether so many characters can be read within the limit of held text."""
-        return self._held is None or length <= self._room
+        return self._at + length <= self._limit
 
     def whole_json(self) -> int:
         """Return the length of the JSON array or object that comes next and has arrived.
@@ -209,6 +219,11 @@ class Source:
             self._tried = end
             return 0
         return end - at
+
+    @property
+    def next_character(self) -> str:
+        """The next character if it has arrived; empty otherwise."""
+        return self._text[self._at : self._at + 1]
 
     def peek(self) -> Parse[str]:
         """Return the next character without reading it; empty at the end."""
@@ -249,9 +264,9 @@ class Source:
 
     def skip_space(self) -> Iterable[None]:
         """Read white space; nothing is to be waited for where other text has arrived."""
-        text = self._text
-        if self._at < len(text):
-            if text[self._at] not in SPACES:
+        text, at = self._text, self._at
+        if at < len(text):
+            if text[at] not in SPACES:
                 return ()
             self.take(SPACE)
             if self._at < len(text):
@@ -265,17 +280,22 @@ class Source:
                 return
             yield
 
+    def _next_word(self, words: tuple[str, ...]) -> str | None:
+        """Return what `next_word` does; None where more text must arrive."""
+        text, at = self._text, self._at
+        markers = markers_of(*words)
+        if at < len(text) and text[at] not in markers.firsts:
+            return ""
+        if self._ended or len(text) - at > markers.reach or not markers.goes_on(text, at):
+            match = markers.pattern.match(text, at)
+            return match.group() if match else ""
+        return None
+
     def next_word(self, *words: str) -> Parse[str]:
         """Return the longest of the words that comes next, without reading it; empty for none."""
-        while True:
-            text, at = self._text, self._at
-            if at < len(text) and text[at] not in _firsts_of(words):
-                return ""
-            markers = markers_of(*words)
-            if self._ended or len(text) - at > markers.reach or not markers.goes_on(text, at):
-                match = markers.pattern.match(text, at)
-                return match.group() if match else ""
+        while (word := self._next_word(words)) is None:
             yield
+        return word
 
     def literal(self, *words: str) -> Parse[str]:
         """Read the longest of the words that comes next.
@@ -283,10 +303,8 @@ class Source:
         Returns:
             The word, or an empty text if none comes next.
         """
-        text, at = self._text, self._at
-        if at < len(text) and text[at] not in _firsts_of(words):
-            return ""
-        word = yield from self.next_word(*words)
+        while (word := self._next_word(words)) is None:
+            yield
         return self.skip(len(word)) if word else ""
 
     def expect(self, *words: str) -> Parse[str]:
@@ -295,10 +313,11 @@ class Source:
         Raises:
             Malformed: none comes next.
         """
-        word = yield from self.literal(*words)
+        while (word := self._next_word(words)) is None:
+            yield
         if not word:
             raise Malformed
-        return word
+        return self.skip(len(word))
 
     def close(self, *words: str) -> Parse[str]:
         """Read white space and one of the words, and drop both.
@@ -332,15 +351,18 @@ class Source:
             The marker, or an empty text at the end.
         """
         while True:
-            match = markers.pattern.search(self._text, self._at)
-            end = match.start() if match else len(self._text)
-            if not self._ended and end >= len(self._text) - markers.reach:
-                # A longer word may begin at the same place, or before.
-                beginning = markers.find_beginning(self._text, self._at)
-                if beginning <= end:
-                    match, end = None, beginning
-            if end > self._at:
-                emit(self.skip(end - self._at))
+            text, at = self._text, self._at
+            match, end = None, len(text)
+            if first := markers.starts.search(text, at):
+                if match := markers.pattern.search(text, first.start()):
+                    end = match.start()
+                if not self._ended and end >= len(text) - markers.reach:
+                    # A longer word may begin at the same place, or before.
+                    beginning = markers.find_beginning(text, at)
+                    if beginning <= end:
+                        match, end = None, beginning
+            if end > at:
+                emit(self.skip(end - at))
             if match:
                 return self.skip(len(match.group())) if reads else match.group()
             if self._ended:

@@ -82,17 +82,19 @@ class JsonScanner:
         if is_json and (length := self._source.whole_json()):
             self._emit(self._source.skip(length))
             return
+        source = self._source
         while self._expected:
-            character = yield from self._source.peek()
+            character = source.next_character or (yield from source.peek())
             kind = self._kinds.get(character, "a")
             if kind == " ":
-                self._space(self._source.take(SPACE))
+                self._space(source.take(SPACE))
             elif kind not in self._expected:
                 yield from self._repair(character)
             elif kind in '"a':
                 is_key = self._expected in (self._key, self._first_key)
                 if kind == '"':
-                    yield from self._string(character)
+                    if not self._is_plain_string():
+                        yield from self._string(character)
                 else:
                     yield from self._atom(is_key)
                 if is_key:
@@ -164,10 +166,14 @@ class JsonScanner:
         if not is_whole:
             raise Malformed
 
-    def _string(self, quote: str) -> Parse[None]:
+    def _is_plain_string(self) -> bool:
+        """Read a string without escapes, if all of it has arrived."""
         if string := self._source.take(PLAIN_STRING):
             self._emit(string)
-            return
+            return True
+        return False
+
+    def _string(self, quote: str) -> Parse[None]:
         self._emit(self._source.skip(1))
         while True:
             self._emit(self._source.take(_PLAIN))
@@ -214,6 +220,15 @@ class PythonScanner(JsonScanner):
     def _after_comma(self) -> str:
         return self._first_key if self._closers[-1] == "}" else _FIRST_ITEM
 
+    def _is_plain_string(self) -> bool:
+        whole = self._source.match(_PYTHON_STRING)
+        if not whole:
+            return False
+        self._source.skip(1)
+        self._put('"')  # announces the call, whose text is held up to here
+        self._put(escape(self._source.skip(whole.end() - whole.start() - 1)[:-1]) + '"')
+        return True
+
     def _space(self, space: str) -> None:
         """Leave out white space of the source."""
 
@@ -240,11 +255,6 @@ class PythonScanner(JsonScanner):
             raise Malformed
 
     def _string(self, quote: str) -> Parse[None]:
-        if whole := self._source.match(_PYTHON_STRING):
-            self._source.skip(1)
-            self._put('"')  # announces the call, whose text is held up to here
-            self._put(escape(self._source.skip(whole.end() - whole.start() - 1)[:-1]) + '"')
-            return
         start = yield from self._source.look(3)
         if start == quote * 3:
             quote = start
@@ -341,6 +351,9 @@ class GemmaScanner(JsonScanner):
         self._source.skip(len(text))
         text = text.strip()
         self._emit(text if _JSON_ATOM.fullmatch(text) else f'"{escape(text)}"')
+
+    def _is_plain_string(self) -> bool:
+        return False
 
     def _string(self, quote: str) -> Parse[None]:
         if quote == '"':
