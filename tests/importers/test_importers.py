@@ -400,7 +400,7 @@ def test_init_writes_a_truss_from_a_command(hub: HubServer, initialize: Initiali
     add_model(hub)
     written = initialize(f"HF_TOKEN={SECRET} vllm serve org/model --max-model-len 4k --foo 1")
     assert written.metadata["engine_repository"] == "org/model"
-    assert written.metadata["runtime"] == {"llm_args": {"max_seq_len": 4000}}
+    assert written.metadata["runtime"]["llm_args"] == {"max_seq_len": 4000}
     assert "--foo=1: unknown to vLLM's documentation" in written.printed
     assert SECRET not in written.printed + written.text + written.readme
     assert "from `a command of vLLM`" in " ".join(written.readme.split())

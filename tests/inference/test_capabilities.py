@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,9 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.preprocessing import Capabilities, validate_capabilities
 from trtllm_truss.request_fields import OPTIONS
-from trtllm_truss.requests import GenerationRequest
+from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 
 def engine_for(settings: Settings, version: str = "1.2.1") -> Engine:
@@ -112,3 +114,17 @@ def test_beams_without_alternatives(asked: dict[str, Any], param: str) -> None:
 def test_guides_of_llm_args() -> None:
     found = capabilities(runtime={"llm_args": {"guided_decoding_backend": "llguidance"}})
     assert found.guides
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.18.2", "needs TensorRT-LLM 0.19; this is 0.18.2. Leave it out."),
+        ("1.0.0", "is off. Leave it out, or set model_metadata.runtime.guided_"),
+    ],
+)
+def test_the_refusal_of_guides_names_what_helps(version: str, said: str) -> None:
+    found = Capabilities(lacks_guides=RuntimeOptions.lacks_guides(version))
+    request = GenerationRequest(prompt="Hi", max_tokens=5, guide=Guide("regex", "a+"))
+    with pytest.raises(InvalidRequest, match=re.escape(f"guided decoding {said}")):
+        validate_capabilities(request, engine_for(settings_for()), found)

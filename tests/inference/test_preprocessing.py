@@ -103,7 +103,12 @@ async def test_a_limit_within_the_context_is_cut_to_what_the_prompt_leaves(
         ({"log_probs": 2}, "log_probs", "is 2"),
         ({"log_probs": 1, "sampling": DRAWS}, "log_probs", "temperature 0"),
         ({"stop_token_ids": (1, 10**6)}, "stop_token_ids", "holds the id 1000000"),
-        ({"guide": Guide("json_schema", "{}")}, "guide", "runtime.guided_decoding_backend"),
+        (
+            {"guide": Guide("json_schema", "{}")},
+            "guide",
+            "is off. Leave it out, or set model_metadata.runtime.guided_decoding_backend: xgrammar "
+            "in config.yaml.",
+        ),
         ({"lora_task_id": 1}, "lora_task_id", "takes no adapters"),
         ({"prompt": None, "prompt_ids": (1, 10**6)}, "prompt_ids", "holds the id 1000000"),
         ({"prompt": None, "prompt_ids": ()}, "prompt_ids", "has no tokens"),

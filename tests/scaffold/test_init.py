@@ -33,6 +33,7 @@ from trtllm_workbench.cli.main import main
 
 Refused = Callable[..., str]
 TOKEN = "hf_secretsecretsecret"
+GUIDES = {"guided_decoding_backend": "xgrammar"}
 
 
 def write(folder: Path, config: Json, rank_bytes: int = ENGINE_BYTES) -> Path:
@@ -88,6 +89,11 @@ def test_engines_of_every_era(
     assert written.config["secrets"] == {"hf_access_token": None}
     assert "does not record which" in written.printed
     assert ("needs NVIDIA's driver 580" in written.printed) is (tag > "25.10")
+    runtime = written.metadata.get("runtime", {})
+    has_guides = tag >= "25.07"  # TensorRT-LLM 0.20; 0.19 has it first
+    assert runtime == ({"guided_decoding_backend": "xgrammar"} if has_guides else {})
+    note = " ".join(written.readme.split()).find("needs TensorRT-LLM 0.19; this is ")
+    assert (note > 0) is not has_guides
     readme = " ".join(written.readme.split())
     assert f"`truss push` leaves `{engine}` and `{tokenizer}` behind" in readme
     uploads = f"hf upload org/name {engine} .; hf upload org/tokenizer {tokenizer} ."
@@ -290,7 +296,7 @@ def test_an_engine_on_s3_with_lmi_settings(s3: S3Server, initialize: Initialize)
     s3.upload("engines", "lmi", files)
     written = initialize("s3://engines/lmi")
     assert written.config["resources"]["accelerator"] == "A10G:4"
-    assert written.metadata["runtime"] == {"max_batch_size": 8}
+    assert written.metadata["runtime"] == {"max_batch_size": 8, **GUIDES}
     assert "init chooses the number of GPUs" in written.printed
     extra = written.requirements.splitlines()[-1]
     assert extra in (ROOT / "pyproject.toml").read_text()
@@ -313,7 +319,8 @@ def test_lmi_settings_of_a_mounted_engine(
     assert written.metadata["engine_repository"] == str(folder / "sub")
     assert written.metadata["tensor_parallelism"] == 2
     assert "tensor_parallelism is 2, as the engine was built, not 1." in written.readme
-    assert written.metadata["runtime"] == {"batch_scheduler_policy": "max_utilization"}
+    policy = {"batch_scheduler_policy": "max_utilization"}
+    assert written.metadata["runtime"] == policy | GUIDES
     assert TOKEN not in written.printed + written.text + written.readme
 
 
@@ -328,7 +335,7 @@ def test_lmi_settings_beside_a_checkpoint(
     written = initialize(name, "--tokenizer", tokenizer)
     assert written.metadata["engine_repository"] == str(folder)
     expected = {"max_seq_len": 32768, "max_num_tokens": 4096, "attn_backend": "FLASHINFER"}
-    assert written.metadata["runtime"] == {"llm_args": expected}
+    assert written.metadata["runtime"] == {"llm_args": expected, **GUIDES}
 
 
 def test_lmi_settings_that_build(tmp_path: Path, hub: HubServer, initialize: Initialize) -> None:
@@ -354,6 +361,26 @@ def test_a_build_in_an_old_image_installs_what_its_scripts_need(
     image = f"nvcr.io/nvidia/tritonserver:{release}-trtllm-python-py3"
     written = initialize(str(file), "--image", image)
     assert (INSTALL_COMMAND in written.config.get("build_commands", [])) is installs
+
+
+def test_guided_decoding_is_left_to_the_settings(tmp_path: Path, initialize: Initialize) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    file = tmp_path / "lmi.env"
+    file.write_text(f"HF_MODEL_ID={folder}\nOPTION_GUIDED_DECODING_BACKEND=xgrammar\n")
+    written = initialize(str(file))
+    assert written.metadata["runtime"]["guided_decoding_backend"] == "xgrammar"
+    assert "JSON schemas and forced tool calls" not in written.text, "nothing of init's own"
+
+
+def test_an_engine_with_drafts_gets_no_guides(
+    tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    config = new_config("1.0.0")
+    config["build_config"]["speculative_decoding_mode"] = 4
+    engine = write(tmp_path / "engine", config)
+    written = initialize(str(engine), "--tokenizer", tokenizer)
+    assert "guided_decoding_backend" not in written.text
+    assert "does not go with the engine's speculative" in " ".join(written.readme.split())
 
 
 def test_an_image_of_the_users(tmp_path: Path, tokenizer: str, initialize: Initialize) -> None:
@@ -564,7 +591,7 @@ def test_settings_of_a_repository_neither_allow_code_nor_name_another_one(
         "engine_repository": engine,
         **pinned,
         "tensor_parallelism": 1,
-        "runtime": {"max_batch_size": 8},
+        "runtime": {"max_batch_size": 8, **GUIDES},
         "example_model_input": written.metadata["example_model_input"],
     }
     assert "trust_remote_code" not in written.text

@@ -130,7 +130,7 @@ def test_a_temperature_of_0_must_not_draw() -> None:
 
 def test_a_missing_template_and_missing_guides_are_reasons() -> None:
     def respond(path: str, _: bytes) -> Reply:
-        reason = "guided decoding is off (runtime.guided_decoding_backend)"
+        reason = "guide cannot be followed: guided decoding is off. Leave it out, or set it."
         if "chat" in path:
             reason = "the tokenizer has no chat template"
         return reply(400, {"error": {"message": reason}})

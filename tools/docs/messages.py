@@ -106,7 +106,7 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
 - `output_config.format` constrains the whole text, so that the model cannot call tools unless a
   call is forced; a forced call ignores it. Both begin after the thoughts
   ([how](openai.md#structured-output-of-models-that-reason)). TensorRT-LLM engines need
-  `runtime.guided_decoding_backend: xgrammar` for it and for forced calls.
+  release 0.19 and `runtime.guided_decoding_backend: xgrammar` for it and for forced calls.
 - Keys that clients echo in messages and blocks are ignored: {echoed}. Other unknown keys are
   refused by name.
 

@@ -144,7 +144,7 @@ and the first such request is logged; forced calls work.
 - `required` and a named function are enforced by guided decoding for every model: the prompt ends
   in the beginning of a call, and its JSON follows the schema in `parameters`. With `required`, a
   format that writes the name outside of the JSON is replaced by plain JSON. TensorRT-LLM engines
-  need `runtime.guided_decoding_backend: xgrammar`.
+  need release 0.19 and `runtime.guided_decoding_backend: xgrammar`, which `init` writes.
 - `strict: true` of a function refuses a forced call by name if the schema in `parameters` has
   something that is not kept (below). With `auto` the model writes the arguments, and nothing holds
   them to the schema; the first request of this kind is logged.

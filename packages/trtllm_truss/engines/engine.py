@@ -250,7 +250,7 @@ class Engine(ABC):
         return
 
     def stated_settings(self) -> Iterator[tuple[str, object, str]]:
-        """Yield defaults that a new config.yaml states, once `with_settings` has been applied.
+        """Yield settings that a new config.yaml states, once `with_settings` has been applied.
 
         Yields:
             A key below `model_metadata`, with dots between sections; its value; a remark on it.
@@ -561,6 +561,17 @@ class Engine(ABC):
     def guided_decoding_backend(self, settings: Settings) -> str | None:
         """Return the name of its grammar library; None without guided decoding."""
         return settings.runtime.guided_decoding_backend
+
+    def lacks_guides(self, version: str | None) -> str:
+        """Return why guided decoding cannot be turned on; empty if it can, or needs no setting.
+
+        Args:
+            version: TensorRT-LLM's; None if unknown.
+
+        Returns:
+            The end of a sentence about guided decoding.
+        """
+        return ""
 
     def reads_tokenizer_info(self, settings: Settings) -> bool:
         """Return True if guides need the file of `xgrammar_tokenizer_info_path`."""

@@ -25,6 +25,7 @@ from trtllm_truss.releases import INPUTS, OWN_INPUTS, CacheReport, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField, Sampling
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import GRAMMAR_LIBRARY, GUIDES
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 from trtllm_truss.triton.client.logits import logits_in_memory
 from trtllm_truss.triton.client.tensors import EngineRequest
@@ -46,6 +47,7 @@ class Capabilities:
     Attributes:
         max_beam_width: maximum number of beams per request.
         guides: guided decoding is enabled.
+        lacks_guides: why it cannot be (`Engine.lacks_guides`).
         adapters: LoRA adapters are supported.
         adapter_ids: ids of the adapters by name, if the engine has a fixed list.
         one_beam_width: every request must have `max_beam_width` beams.
@@ -64,6 +66,7 @@ class Capabilities:
 
     max_beam_width: int = 1
     guides: bool = False
+    lacks_guides: str = ""
     adapters: bool = False
     adapter_ids: Mapping[str, int] = field(default_factory=dict)
     one_beam_width: bool = False
@@ -98,6 +101,7 @@ class Capabilities:
             scores_beams=engine.scores_beams,
             biased_tokens=engine.biased_tokens,
             guides=engine.guided_decoding_backend(settings) is not None,
+            lacks_guides=engine.lacks_guides(tensorrt_llm_version),
             max_stream_tokens=engine.max_stream_tokens(settings.runtime),
             kv_cache_tokens=engine.kv_cache_tokens(settings, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
@@ -168,8 +172,13 @@ def validate_capabilities(
         raise _refusal(request, "logit_bias", sentence)
     _validate_log_probs(request, capabilities)
     if request.guide is not None and not capabilities.guides:
-        sentence = "cannot be followed: guided decoding is off (runtime.guided_decoding_backend)."
-        raise _refusal(request, "guide", f"{sentence} Leave it out.")
+        reason = capabilities.lacks_guides or "is off"
+        remedy = "Leave it out."
+        if not capabilities.lacks_guides:
+            setting = f"model_metadata.runtime.{GUIDES}: {GRAMMAR_LIBRARY}"
+            remedy = f"Leave it out, or set {setting} in config.yaml."
+        sentence = f"cannot be followed: guided decoding {reason}. {remedy}"
+        raise _refusal(request, "guide", sentence)
     least = request.sampling.min_tokens or 0
     if request.guide is not None and engine.guides_set_the_end and least > 1:
         # The engine would refuse it only after the reasoning.

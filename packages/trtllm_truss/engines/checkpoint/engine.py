@@ -30,6 +30,7 @@ from trtllm_truss.engines.checkpoint.adapters import (
 from trtllm_truss.engines.checkpoint.arguments import (
     HANDLED_KEYS,
     complete_arguments,
+    lacks_guides,
 )
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
 from trtllm_truss.engines.checkpoint.llm_args import llm_args_schema, parse_llm_args
@@ -442,6 +443,9 @@ class CheckpointEngine(GpuEngine):
 
     def guided_decoding_backend(self, settings: Settings) -> str | None:
         return self.llm_args.get("guided_decoding_backend")
+
+    def lacks_guides(self, version: str | None) -> str:
+        return lacks_guides(self.llm_args, version)
 
     # Server and image
 

@@ -89,6 +89,10 @@ class BuildLimits(JsonObject):
     gather_generation_logits: bool = False
     speculative_decoding_mode: int | None = None
 
+    @property
+    def has_drafts(self) -> bool:
+        return self.speculative_decoding_mode not in (None, _NO_SPECULATION)
+
     @model_validator(mode="before")
     @classmethod
     def _add_output(cls, values: Any) -> Any:
@@ -482,7 +486,7 @@ def _logits(config: _NewConfig) -> ReturnedLogits:
     if (
         not holds("logits_of_steps", config.version)
         or config.pretrained_config.logits_dtype != _LOGITS_TYPE
-        or build.speculative_decoding_mode not in (None, _NO_SPECULATION)
+        or build.has_drafts
     ):
         return NO_LOGITS
     return ReturnedLogits(build.gather_context_logits, build.gather_generation_logits)

@@ -203,6 +203,17 @@ class CompiledEngine(GpuEngine):
     def held_for(self, ranks: Collection[int]) -> CompiledEngine:
         return replace(self, rank_files=self.rank_files.held_for(ranks))
 
+    def lacks_guides(self, version: str | None) -> str:
+        """Return why guided decoding cannot be turned on; empty if it can.
+
+        The executor accepts it with drafts (``TrtGptModelInflightBatching`` of
+        cpp/tensorrt_llm/batch_manager in NVIDIA/TensorRT-LLM, near 1.0), but no source says that
+        drafts follow guides.
+        """
+        if self.config.limits.has_drafts:
+            return "does not go with the engine's speculative decoding"
+        return RuntimeOptions.lacks_guides(version or self.built_version)
+
     def ranks_need_tokenizer(self, settings: Settings) -> bool:
         return bool(settings.runtime.guided_decoding_backend)
 
