@@ -122,7 +122,7 @@ def test_the_accelerator_has_room_for_the_engine(
         ("H100-PCIe", "H100_40GB", "built on H100-PCIe"),
         ("NVIDIA-RTX-A6000", "A10G", "built on NVIDIA-RTX-A6000"),
         ("NVIDIA-H200", "H100_40GB", "built on NVIDIA-H200"),
-        ("Tesla-P40", "A10G", "A10G may not be one"),
+        ("Tesla-P40", "A10G", "names A10G, which may not be one"),
         ("L4\nsecrets: {x: 1}", "L4", "built on L4 secrets: {x: 1}"),
     ],
 )
@@ -134,6 +134,22 @@ def test_the_gpu_of_the_build_decides_where_it_is_recorded(
     assert written.config["resources"]["accelerator"] == accelerator
     assert written.config["secrets"] == {"hf_access_token": None}
     assert note in " ".join(written.readme.split())
+
+
+@pytest.mark.parametrize("gpu", [None, "H100-PCIe", "A100-SXM-80GB", "Tesla-P40"])
+def test_an_accelerator_that_is_named_gets_no_advice_to_name_it(
+    gpu: str | None, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    config = built_on(new_config(), gpu) if gpu else new_config()
+    engine = write(tmp_path / "engine", config)
+    written = initialize(str(engine), "--tokenizer", tokenizer, "--accelerator", "H100")
+    assert "with --accelerator" not in written.printed
+    assert "with --accelerator" not in " ".join(written.readme.split())
+    warned = [each for each in written.report["findings"] if "cluster_key" in each["sentence"]]
+    assert ("names H100, which may not be one" in str(warned)) is (gpu not in (None, "H100-PCIe"))
+    assert ("auto_parallel_config.cluster_key" in written.printed) is bool(warned)
+    engines = [fact for fact in written.report["facts"] if fact.startswith("built by")]
+    assert (gpu or "GPU: not recorded") in engines[0]
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "1.0.0", "1.2.1"])

@@ -629,5 +629,5 @@ class Engine(ABC):
         return None if self.target_gpu is None else self.target_gpu.compute_capability
 
     def notes_about_gpu(self, accelerator: str) -> list[str]:
-        """Return sentences about the choice of an accelerator, for `init`."""
+        """Return sentences about an accelerator that `init` chose."""
         return []

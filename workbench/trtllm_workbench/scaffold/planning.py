@@ -209,7 +209,8 @@ def _plan_engine(
     else:
         where = choose_gpus(_demand(metadata, engine, runtime, options), options.spec)
         metadata = _with_degree(metadata, where.degree)
-        notes += engine.notes_about_gpu(where.accelerator)
+        if options.spec is None:
+            notes += engine.notes_about_gpu(where.accelerator)
     version = runtime.image and version_in(runtime.image)
     complete = with_settings(engine, _validated(metadata, runtime), version)
     stated = _States(metadata, version)

@@ -175,6 +175,7 @@ class CompiledEngine(GpuEngine):
         yield from check_compiled(self, settings.runtime, host)
         yield from self.check_parameters(settings.runtime, host)
         yield from self.check_container(settings, host)
+        yield from _gpu_of_build(self, host)
 
     @property
     def number_formats(self) -> Quantization:
@@ -184,7 +185,10 @@ class CompiledEngine(GpuEngine):
     def facts(self) -> Sequence[str]:
         version = self.config.version or self.config.assumed_version
         guessed = "" if self.config.version else " (inferred from its files)"
-        return [f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}"]
+        built = f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}"
+        if self.target_gpu is not None:
+            return [f"{built}; GPU: {self.target_gpu.name}"]
+        return [f"{built}; GPU: {self.config.built_on or 'not recorded, one of that generation'}"]
 
     @property
     def built_version(self) -> str:
@@ -389,15 +393,6 @@ class CompiledEngine(GpuEngine):
                 "An engine runs only on the GPU generation that built it, and config.json does not "
                 f"record which: unless it is that of {accelerator}, run init with --accelerator."
             ]
-        capability = find_capability(built_on)
-        request = parse_accelerator(accelerator)
-        chosen = request.accelerator if request else None
-        if capability is None or (chosen and chosen.compute_capability != capability):
-            return [
-                f"The engine was built on {built_on} (auto_parallel_config.cluster_key), and runs "
-                f"only on GPUs of that compute capability; {accelerator} may not be one: name the "
-                "right one with --accelerator."
-            ]
         return [f"The engine was built on {built_on} (auto_parallel_config.cluster_key)."]
 
 
@@ -443,6 +438,25 @@ def check_compiled(
     yield from _scheduling(runtime, engine)
     yield from _logits(runtime, engine)
     yield from _versions(engine.config, host)
+
+
+def _gpu_of_build(engine: CompiledEngine, host: HostInfo) -> Iterator[Diagnostic]:
+    """Yield a warning if config.json records another kind of GPU than config.yaml names.
+
+    `auto_parallel_config.cluster_key` may be a guess of the build's, so it blocks no start.
+    """
+    built_on = engine.config.built_on
+    request = parse_accelerator(host.accelerator) if host.accelerator else None
+    if engine.target_gpu or built_on is None or request is None or request.accelerator is None:
+        return
+    if engine.built_for != request.accelerator.compute_capability:
+        yield warning(
+            "gpu_unlike_the_builders",
+            f"the engine was built on {built_on} (auto_parallel_config.cluster_key in "
+            "config.json) and loads only on GPUs of that compute capability; "
+            f"resources.{host.accelerator_key} names {request.name}, which may not be one: name "
+            "the kind of GPU that built it.",
+        )
 
 
 def _rank_files(files: RankFiles) -> Iterator[Diagnostic]:
