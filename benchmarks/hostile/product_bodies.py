@@ -70,7 +70,7 @@ PRODUCTS = [
                 dumps(prompt=_IDS, max_tokens=0, echo=True), (), 200),
     HostileBody("256 prompts of 2,000 ids, log probabilities", COMPLETIONS,
                 dumps(prompt=_IDS, max_tokens=0, echo=True, logprobs=5),
-                ("at most 131072",)),
+                ("prompt",)),  # at most 131072 ids; none at all with the LLM API
     HostileBody("256 inputs of 4,000 tokens, details", INVOCATIONS,
                 dumps(inputs=["1 " * 2000] * 256,
                       parameters={"details": True, "decoder_input_details": True,

@@ -157,6 +157,13 @@ def mpirun(served: Served) -> list[int]:
     return [p for name in ("mpirun", "prterun", "orterun_wrapper") for p in named(served, name)]
 
 
+def server_of_a_frozen_mpirun(served: Served) -> list[int]:
+    """Freeze mpirun, which then exits no more: so Open MPI 5.0.11 hung after losing its ranks."""
+    for pid in mpirun(served):
+        os.kill(pid, signal.SIGSTOP)
+    return server(served)
+
+
 def worker(served: Served, rank: int = 0) -> list[int]:
     """Return a process in which the LLM API runs its engine."""
     return in_rank(rank, (p for p in served.processes() if b"mpi4py.futures" in command_line(p)))
@@ -186,6 +193,7 @@ OF_ENGINES = {
     "kill the other tritonserver": Harm(partial(server, rank=1), ranks=2),
     "kill the other Python stub": Harm(partial(stub, rank=1), ranks=2),
     "kill mpirun": Harm(mpirun, ranks=2),
+    "kill a tritonserver of a frozen mpirun": Harm(server_of_a_frozen_mpirun, ranks=2),
     "stop a rank": Harm(whole_rank, signal.SIGSTOP),
     "stop the other rank": Harm(partial(whole_rank, rank=1), signal.SIGSTOP, 2),
 }

@@ -45,9 +45,19 @@ class Run:
     def on_exit(self, callback: object) -> None:
         """Do nothing; the supervisor polls too."""
 
+    def refuses_connections(self) -> bool:
+        return False
+
     def stop(self, timeout_s: float = 10) -> None:
         self.state = State.STOPPED
         self._stopped.set()
+
+
+class ClosedRun(Run):
+    """A run whose Triton is gone while mpirun goes on."""
+
+    def refuses_connections(self) -> bool:
+        return True
 
 
 def supervisor_of(
@@ -56,11 +66,12 @@ def supervisor_of(
     on_restart: Callable[[], None] = lambda: None,
     give_up: Callable[[], None] = lambda: None,
     status: ServiceStatus | None = None,
+    heartbeat: EngineHeartbeat | None = None,
 ) -> Supervisor:
     return Supervisor(
         lambda: cast(ServerProcess, new_run()),
         limits or Serving(),
-        EngineHeartbeat(),
+        heartbeat or EngineHeartbeat(),
         status or ServiceStatus(),
         first_requests=lambda: [],
         tensorrt_llm_version="1.0.0",
@@ -191,6 +202,29 @@ def test_gives_up_after_the_restart_limit(monkeypatch: pytest.MonkeyPatch, where
     supervisor.stop()
     assert status.current.state is ServiceState.FAILED
     assert status.current.reason.startswith("giving up after 3 restarts")
+
+
+def test_a_server_that_closed_its_port_is_ended_once_nothing_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At SIGTERM Triton closes its port before it finishes its streams."""
+    monkeypatch.setattr(WARM_UP, lambda *_: None)
+    monkeypatch.setattr(supervisor_module, "_CLOSED_LIMIT_S", 0)
+    runs = [ClosedRun(ready=True), Run(ready=True)]
+    first, status, heartbeat = runs[0], ServiceStatus(), EngineHeartbeat()
+    supervisor = supervisor_of(lambda: runs.pop(0), status=status, heartbeat=heartbeat)
+    ticks = threading.Semaphore(0)
+    failure = supervisor._failure
+    monkeypatch.setattr(supervisor, "_failure", lambda: (ticks.release(), failure())[1])
+    with heartbeat.waiting():
+        supervisor.start()
+        assert ticks.acquire(timeout=PATIENCE_S)
+        assert ticks.acquire(timeout=PATIENCE_S)
+        assert first.state is State.READY
+    assert settles(lambda: status.current.restarts == 1 and supervisor.is_healthy)
+    supervisor.stop()
+    assert first.state is State.STOPPED
+    assert "mpirun has not exited" in status.current.events[0].reason
 
 
 def test_nothing_starts_after_a_stop() -> None:

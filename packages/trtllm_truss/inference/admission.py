@@ -98,6 +98,11 @@ class EngineHeartbeat:
         self.answered += 1
 
     @property
+    def is_waited_for(self) -> bool:
+        """Return whether any request waits for the engine."""
+        return self._waiting > 0
+
+    @property
     def silent_for_s(self) -> float:
         """Seconds since the last sign of life while requests wait, or of consecutive failures."""
         failing_for_s = self._last_failure - self._first_failure

@@ -25,6 +25,12 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
 _PATIENCE_S = 10.0
+_CLOSED_LIMIT_S = 2.0
+"""Time for mpirun to exit after Triton has closed its port.
+
+mpirun of Open MPI 5.0.11 kept running after all its ranks had been killed, once in some thousand
+losses of rank 0.
+"""
 _FILES_WAIT_S = 1.0
 _QUIET_S = 60.0
 
@@ -78,6 +84,7 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._restarts = 0
         self._told_of_files_s: float | None = None
+        self._closed_since_s: float | None = None
         self._leader = leader
         if leader is not None:
             leader.on_loss = self._host_was_lost
@@ -194,6 +201,10 @@ class Supervisor:
             self._client = None
             run.stop(0)
             return f"it fails every request: {broken}"
+        if self._is_closed(run):
+            self._client = self._closed_since_s = None
+            run.stop(0)
+            return "Triton listens no more, but mpirun has not exited."
         silent_for_s = self._heartbeat.silent_for_s
         if silent_for_s <= self._limits.hang_timeout_s:
             return None
@@ -203,6 +214,19 @@ class Supervisor:
             f"it generated no token for {silent_for_s:.0f} s for any of its requests "
             "(serving.hang_timeout_s)."
         )
+
+    def _is_closed(self, run: ServerProcess) -> bool:
+        """Return whether Triton has closed its port for good.
+
+        At SIGTERM Triton closes it first and then finishes its requests.
+        """
+        if self._heartbeat.is_waited_for or not run.refuses_connections():
+            self._closed_since_s = None
+            return False
+        now_s = time.monotonic()
+        if self._closed_since_s is None:
+            self._closed_since_s = now_s
+        return now_s >= self._closed_since_s + _CLOSED_LIMIT_S
 
     def _start_with_files(self) -> None:
         """Start a run once there are descriptors: callers took them, and give them back."""

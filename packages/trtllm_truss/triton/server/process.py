@@ -276,6 +276,20 @@ class ServerProcess:
                     f"Triton was not ready after {deadline_s:g} s. {explain_exit(self.tail)}"
                 )
 
+    def refuses_connections(self) -> bool:
+        """Return whether nothing listens on Triton's gRPC port any more.
+
+        A full queue of a busy or stopped server is no refusal.
+        """
+        assert self.launch is not None, "the server was not started"
+        try:
+            _connect(self.launch.ports.grpc)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        return False
+
     def wait_until_ended(self, tick_s: float, is_over: Callable[[], bool]) -> int:
         """Wait for the end of a rank above 0, which is never ready; return its exit status.
 
@@ -394,10 +408,14 @@ class ServerProcess:
 
 def _is_open(port: int) -> bool:
     try:
-        socket.create_connection((LOOPBACK, port), _CONNECT_LIMIT_S).close()
+        _connect(port)
     except OSError:
         return False
     return True
+
+
+def _connect(port: int) -> None:
+    socket.create_connection((LOOPBACK, port), _CONNECT_LIMIT_S).close()
 
 
 def _make_private(shm_prefix: str) -> None:
