@@ -49,6 +49,11 @@ PROTOCOLS: dict[str, tuple[str, Callable[[Fields], Fields], Callable[[Any], str]
         lambda answer: str(answer["generated_text"]),
     ),
 }
+IN_EVERY_RUN = ("predict", "chat", "responses")
+EACH_PROTOCOL = [
+    pytest.param(name, marks=[] if name in IN_EVERY_RUN else pytest.mark.thorough)
+    for name in PROTOCOLS
+]
 LIMITS: list[Fields] = [
     {},
     {"top_p": 1.0},
@@ -57,10 +62,14 @@ LIMITS: list[Fields] = [
     {"top_k": 50, "top_p": 1.0},
 ]
 VOCABULARY = 49152
-ENGINES = [("0.10.0", 1), ("0.18.2", 1), ("1.2.1", 2)]
+ENGINES = [
+    pytest.param(("0.10.0", 1), id="0.10.0-tp1"),
+    pytest.param(("0.18.2", 1), id="0.18.2-tp1", marks=pytest.mark.thorough),
+    pytest.param(("1.2.1", 2), id="1.2.1-tp2"),
+]
 
 
-@pytest.fixture(scope="module", params=ENGINES, ids=lambda engine: f"{engine[0]}-tp{engine[1]}")
+@pytest.fixture(scope="module", params=ENGINES)
 def built(request: pytest.FixtureRequest) -> tuple[str, int]:
     """Return the TensorRT-LLM version and the ranks of an engine."""
     found: tuple[str, int] = request.param
@@ -115,7 +124,7 @@ def check(server: Served, protocol: str) -> None:
         assert hot != other, limits
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EACH_PROTOCOL)
 def test_seeds_matter_at_a_temperature_alone(server: Served, protocol: str) -> None:
     check(server, protocol)
 
@@ -130,7 +139,7 @@ def test_min_p(server: Served) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EACH_PROTOCOL)
 def test_compiled_engines(engine: Served, protocol: str) -> None:
     check(engine, protocol)
 

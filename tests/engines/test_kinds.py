@@ -119,7 +119,10 @@ def run(folder: Path, script: str, *arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("deleted", KINDS)
+@pytest.mark.parametrize(
+    "deleted",
+    [pytest.param(k, marks=[] if k == "checkpoint" else pytest.mark.thorough) for k in KINDS],
+)
 def test_a_kind_is_deleted_by_its_folder_and_its_line(deleted: str, tmp_path: Path) -> None:
     """The others are recognized, checked and rendered, and all modules import."""
     delete_kinds(tmp_path, deleted)

@@ -98,7 +98,9 @@ def configured(folder: Path, metadata: Metadata, **more: Any) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("command", ["init", "check", "render"])
+@pytest.mark.parametrize(
+    "command", ["init", "check", pytest.param("render", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_command_runs_code(
     kind: str,

@@ -288,6 +288,7 @@ def test_publishing_needs_the_right_to_write(
     assert len(hub.repositories["org/engine"].messages) == 1
 
 
+@pytest.mark.thorough
 def test_a_killed_conversion_leaves_nothing_half(
     smollm2_checkpoint: Path, tmp_path: Path, cache: Path
 ) -> None:
