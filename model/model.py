@@ -3,6 +3,11 @@
 Truss reads the annotations of methods as objects, so they must not be postponed here.
 """
 
+from trtllm_truss.truss_application import answer_while_importing, guard_application
+
+answer_while_importing()  # Truss's port is open, and the imports below take half a second
+
+# ruff: noqa: E402
 import gc
 import os
 from collections.abc import Mapping
@@ -16,7 +21,7 @@ from starlette.responses import Response
 from trtllm_truss.connections import limit_connections_of_truss
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.guard import guard_application, replace_watcher
+from trtllm_truss.guard import replace_watcher
 from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.serving.log_lines import batch_log_lines, escape_log_lines
 from trtllm_truss.settings.loading import Environment, read_environment

@@ -19,10 +19,9 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -271,38 +270,8 @@ def closing(send: Send) -> Send:
 
 
 _MODULE = "truss_server"
-_CLASS = "FastAPI"
-_GUARDED = "unguarded_call"
 
 logger = logging.getLogger(__name__)
-
-
-def guard_application(guard: Callable[[ASGIApp], ASGIApp]) -> None:
-    """Run `guard(application)` from now on; a second call replaces the first one's.
-
-    uvicorn calls the application's class, which is the only way to it from the model: Truss's
-    `truss_server.py` (0.18.35) builds one FastAPI object and keeps it in a local variable.
-    """
-    application = getattr(sys.modules.get(_MODULE), _CLASS, None)
-    if application is None:
-        logger.warning(
-            "Truss's server has no %s: serving.max_bodies_bytes and body_timeout_s do not hold, "
-            "and it has its own routes alone",
-            _CLASS,
-        )
-        return
-    unguarded = getattr(application.__call__, _GUARDED, application.__call__)
-    guarded: ASGIApp | None = None
-
-    async def call(self: object, scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal guarded
-        if guarded is None:
-            guarded = guard(partial(unguarded, self))
-        await guarded(scope, receive, send)
-
-    setattr(call, _GUARDED, unguarded)
-    application.__call__ = call
-
 
 _FUNCTION = "_install_disconnect_watcher"
 _POLL_S = 1.0

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 PREDICT = "/v1/models/model:predict"
 _RELOAD_PATH = "/hot-reload"
 _OPENAI_PATHS = "/v1/", "/tokenize", "/detokenize"
-_MESSAGES = "/v1/messages"
+_OPENAI_ROUTES = ("chat/completions", "completions", "embeddings", "models", "responses")
+_MESSAGES = "/v1/messages", "/v1/v1/messages", "/messages"
+"""The API's route, and where clients with a wrong base URL look for it."""
 _MESSAGES_KINDS = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     503: "overloaded_error",
 }
@@ -89,7 +92,7 @@ class LocalGuard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await _send_json(send, refusal[0], error_body(scope["path"], *refusal))
+            await send_json(send, refusal[0], error_body(scope["path"], *refusal))
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         if scope["path"].rstrip("/") == _RELOAD_PATH:
@@ -125,13 +128,19 @@ def error_body(path: str, status: int, code: str, message: str) -> dict[str, Any
         kind = _MESSAGES_KINDS.get(status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
     error = {"code": code, "message": message, "param": None}
-    if path.startswith(_OPENAI_PATHS) and not path.startswith(PREDICT):
+    if not path.startswith((PREDICT, "/predict")) and (
+        path.startswith(_OPENAI_PATHS) or path.strip("/") in _OPENAI_ROUTES
+    ):
         error["type"] = "invalid_request_error" if status < _SERVERS_FAULT else "server_error"
     return {"error": error}
 
 
-async def _send_json(send: Send, status: int, value: dict[str, Any]) -> None:
+async def send_json(
+    send: Send, status: int, value: dict[str, Any], headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Send a whole answer."""
     body = json.dumps(value).encode()
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    head += headers or []
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})

@@ -62,6 +62,12 @@ async def test_the_states_of_a_server() -> None:
         early = await client.post("/v1/chat/completions", json={})
         assert (early.status_code, early.headers["Retry-After"]) == (503, "5")
         assert early.json()["error"]["type"] == "server_error"
+        for method, path in (("GET", "/v1/models"), ("GET", "/v1/models/french"), ("POST", "/v1")):
+            early = await client.request(method, path)
+            assert (early.status_code, early.headers["Retry-After"]) == (503, "5")
+            assert early.json()["error"]["message"] == "the engine is starting."
+        early = await client.post("/v1/messages", json={})
+        assert early.json()["error"]["type"] == "overloaded_error"
         begun(application, served)
         assert await statuses() == [200, 200, 200, 200, 200, 200, 200]
         served.healthy = False
@@ -258,17 +264,55 @@ async def test_a_wrong_text_or_id_is_named(path: str, body: Any, words: str) -> 
         ("GET", "/v1/models/other", 404, None),
         ("POST", "/hot-reload", 404, None),
         ("GET", "/v1/models/model/schema", 404, None),
+        ("GET", "/v1/responses/resp_1", 404, None),
+        ("POST", "/v1/moderations", 404, None),
+        ("POST", "/rerank", 404, None),
     ],
 )
+@pytest.mark.parametrize("behind", [False, True])
 async def test_other_methods_and_routes_are_named(
-    method: str, path: str, status: int, allowed: str | None
+    behind: bool, method: str, path: str, status: int, allowed: str | None
 ) -> None:
-    async with asking(begun(alone(), engine())) as client:
+    if behind and path in ("/hot-reload", "/v1/models/model/schema"):
+        pytest.skip("Truss's own.")
+    application = Application(CONFIG, Serving()).before(unasked) if behind else alone()
+    async with asking(begun(application, engine())) as client:
         answer = await client.request(method, path)
     assert (answer.status_code, answer.headers.get("Allow")) == (status, allowed)
     error = answer.json()["error"]
     assert error["message"]
     assert ("type" in error) == path.startswith("/v1/")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/v1/messages", "has /v1 twice; remove it from the end of the client's base URL"),
+        ("/v1/v1/chat/completions", "has /v1 twice"),
+        ("/chat/completions", "lacks /v1; add it to the end of the client's base URL"),
+        ("/v1/responses/resp_1", "answers are not stored"),
+    ],
+)
+async def test_a_wrong_base_url_is_named(path: str, words: str) -> None:
+    async with asking(begun(alone(), engine())) as client:
+        answer = await client.post(path, json={})
+    assert answer.status_code == 404
+    error = answer.json()
+    assert words in error["error"]["message"]
+    assert (error.get("type") == "error") is ("messages" in path)
+
+
+async def unasked(*_: Any) -> None:
+    raise AssertionError("Truss was asked")
+
+
+async def test_trusss_server_is_not_asked_while_the_engine_starts() -> None:
+    async with asking(Application(CONFIG, Serving()).before(unasked)) as client:
+        for path in (*TRUSS_PATHS, "/v1/models/other:predict", "/tokenize"):
+            answer = await client.post(path, json={})
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            assert "the engine is starting." in answer.text
+        assert (await client.get("/v1/chat/completions")).status_code == 405
 
 
 @pytest.mark.parametrize("path", sorted(TRUSS_PATHS))

@@ -20,9 +20,10 @@ from tests.support.virtual_time import virtually
 
 from trtllm_truss.endpoints.application import Application
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.guard import REFUSAL, SLOWEST_BYTES_PER_S, BodyGuard, guard_application
+from trtllm_truss.guard import REFUSAL, SLOWEST_BYTES_PER_S, BodyGuard
 from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.settings.model import Serving
+from trtllm_truss.truss_application import answer_while_importing, guard_application
 
 LIMITS = Serving(max_body_bytes=1024, max_bodies_bytes=2048, body_timeout_s=30)
 SLOW = Serving(body_timeout_s=30)
@@ -277,7 +278,9 @@ async def test_a_second_start_replaces_the_limits(monkeypatch: pytest.MonkeyPatc
     scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": []}
     for max_body_bytes in (1024, 4096):
         limits = Serving(max_body_bytes=max_body_bytes)
-        guard_application(Application({}, limits).before)
+        application = Application({}, limits)
+        application.begin(object(), {})  # type: ignore[arg-type]
+        guard_application(application.before)
         await app(scope, receive, send)
     assert app.refusals == ["body_too_large", None]
 
@@ -288,3 +291,22 @@ def test_a_server_without_the_application_is_named(
     monkeypatch.setitem(sys.modules, "truss_server", ModuleType("truss_server"))
     guard_application(Application({}, LIMITS).before)
     assert "serving.max_bodies_bytes" in caplog.text
+
+
+async def test_requests_before_the_model_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("truss_server")
+    module.FastAPI = type("FastAPI", (Unguarded,), {})
+    monkeypatch.setitem(sys.modules, "truss_server", module)
+    answer_while_importing()
+    app = module.FastAPI()
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://server"
+    ) as client:
+        for method, path in (("POST", "/v1/messages"), ("GET", "/v1/models"), ("GET", "/other")):
+            answer = await client.request(method, path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            assert answer.json()["error"]["message"] == "the engine is starting."
+    assert app.refusals == []
+    scope = {"type": "http", "method": "GET", "path": "/v1/models/model"}
+    await app(scope, None, None)
+    assert app.refusals == [None], "the probes are Truss's"

@@ -23,7 +23,7 @@ LAYERS = [
         "requests",
         "status",
     ),
-    *("settings", "guard", "local_requests"),
+    *("settings", "guard", "local_requests", "truss_application"),
     *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
     *("processes", "connections", "guides", "machine"),
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),

@@ -379,11 +379,13 @@ def test_a_build_in_an_old_image_installs_what_its_scripts_need(
     assert (INSTALL_COMMAND in written.config.get("build_commands", [])) is installs
 
 
-def test_guided_decoding_is_left_to_the_settings(tmp_path: Path, initialize: Initialize) -> None:
+def test_guided_decoding_is_left_to_the_settings(
+    tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
     folder = write_checkpoint(tmp_path / "model")
     file = tmp_path / "lmi.env"
     file.write_text(f"HF_MODEL_ID={folder}\nOPTION_GUIDED_DECODING_BACKEND=xgrammar\n")
-    written = initialize(str(file))
+    written = initialize(str(file), "--tokenizer", tokenizer)
     assert written.metadata["runtime"]["guided_decoding_backend"] == "xgrammar"
     assert "JSON schemas and forced tool calls" not in written.text, "nothing of init's own"
 

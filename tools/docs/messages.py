@@ -107,8 +107,8 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
   call is forced; a forced call ignores it. Both begin after the thoughts
   ([how](openai.md#structured-output-of-models-that-reason)). TensorRT-LLM engines need
   release 0.19 and `runtime.guided_decoding_backend: xgrammar` for it and for forced calls.
-- Keys that clients echo in messages and blocks are ignored: {echoed}. Other unknown keys are
-  refused by name.
+- Keys that clients echo in messages and blocks are ignored: {echoed}, and all that begin
+  with `__`. Other unknown keys are refused by name.
 
 Refused by name in tools:
 """

@@ -95,7 +95,7 @@ Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 
 | route | answer |
 |---|---|
-| `GET /v1/models`, `GET /v1/models/NAME` | `model_name` of config.yaml, and the adapters |
+| `GET /v1/models`, `GET /v1/models/NAME` | `model_name` and adapters; 503 during a start |
 | `GET /health`, `GET /health/ready` | 200 while the engine answers, else 503 |
 | `GET /health/live` | 200 while the server runs |
 | `GET /metrics` | [metrics](metrics.md) |
@@ -129,7 +129,8 @@ and the first such request is logged; forced calls work.
 - `auto` reads the calls that the model writes; they become `tool_calls` as soon as they are
   certain. Calls of other functions, and calls that are broken or cut off before their arguments,
   stay text. In a stream, a call is announced when its arguments begin; if `max_tokens` cuts it,
-  `finish_reason` is `length`.
+  `finish_reason` is `length`. A whole message has a cut call as text, but as a call with partial
+  arguments where `tool_choice` forces one.
 - Models make mistakes, and calls are read in spite of them: missing and surplus brackets, closing
   words that lack, nothing or `null` for arguments, text between tags. Where arguments turn out not
   to be JSON, the rest of the call is added to them as it was written, for the caller to see.
@@ -181,7 +182,8 @@ and the first such request is logged; forced calls work.
   agree on, such as `\\d` for 0 to 9.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
-- Keys that clients echo or note in messages are ignored: {echoed}; `reasoning`, `thinking`,
+- Keys that clients echo or note in messages are ignored: {echoed}, and all that begin with
+  `__`; `reasoning`, `thinking`,
   `thought`, `reasoning_details`, `thinking_blocks` and parts of these types count as
   `reasoning_content`, the role `function` as `tool`.
   Other unknown keys are refused by name, as at OpenAI: they can hold what the model should read,
@@ -270,7 +272,8 @@ print(response.output_text)
 - Items are of type `message` and `reasoning`, and calls of functions and custom tools with their
   outputs; content is text. Adjacent items of the assistant become one message for the chat
   template, and `instructions` joins a system message at the beginning. Reasoning is its `content`,
-  or else its `summary`. Keys of items that clients echo are ignored: {echoed}.
+  or else its `summary`. Keys of items that clients echo are ignored: {echoed}, and all that
+  begin with `__`.
 - The answer has an item of reasoning if the model reasons, then text and calls in the order of
   writing. Tools, forced calls and reasoning are those of `/v1/chat/completions` above. The model
   knows a function in a `namespace` as `<namespace>__<name>`, and a `custom` tool as a function with

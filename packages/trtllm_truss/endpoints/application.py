@@ -34,6 +34,16 @@ from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, require_declared_api_key
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import START_FAILED, ServiceStatus
+from trtllm_truss.truss_application import (
+    LIVE,
+    LOADED,
+    PING,
+    PROBES,
+    READY,
+    RETRY_AFTER_S,
+    SCHEMA,
+    STARTING,
+)
 from trtllm_truss.validation import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
@@ -54,10 +64,7 @@ TRUSS_PATHS = frozenset(
 )
 """The routes of Truss's server, 0.18.35, that take bodies."""
 
-_LIVE, _READY, _LOADED = "/", "/v1/models/model", "/v1/models/model/loaded"
-_SCHEMA, _PING = f"{_READY}/schema", "/ping"
-_TRUSS_PROBES = frozenset({_LIVE, _READY, _LOADED, _SCHEMA, _PING})
-_TRUSS_PATHS_OF_MODELS = _TRUSS_PROBES | TRUSS_PATHS
+_TRUSS_PATHS_OF_MODELS = PROBES | TRUSS_PATHS
 """Truss's server takes any other name of a model for this one."""
 _MODELS, _METRICS = "/v1/models", "/metrics"
 _READ = ("GET", "HEAD")
@@ -67,8 +74,15 @@ _SCHEMES = (b"bearer", b"api-key")
 """Of keys in `Authorization`; the second one is Baseten's."""
 
 _POLICY_VIOLATION = 1008
-_NO_ROUTE = "the server has no such route; OpenAI's is POST /v1/chat/completions."
-_RETRY_AFTER = {"Retry-After": "5"}
+_RETRY_AFTER = {"Retry-After": str(RETRY_AFTER_S)}
+_OWN_PATHS = frozenset(
+    {
+        *("/v1/responses/input_tokens", "/v1/messages/count_tokens", "/tokenize", "/detokenize"),
+        *TRUSS_PATHS,
+    }
+)
+"""The routes that take bodies, known before the engine is."""
+_RELOAD = "/hot-reload"
 
 logger = logging.getLogger("trtllm_truss")
 
@@ -103,20 +117,20 @@ class Application:
             _MODELS: self._list,
             **{f"{_MODELS}/{name}": partial(self._model, name) for name in self._models},
         }
-        self._lists.pop(_READY, None)  # Truss's route, whatever the model's name is
+        self._lists.pop(READY, None)  # Truss's route, whatever the model's name is
 
     def alone(self) -> Application:
         """Answer the probes of Truss's server too; return this application."""
         self._probes |= {
-            _LIVE: lambda: JSONResponse(True),
-            _READY: self._ready,
-            _LOADED: self._loaded,
-            _PING: self._loaded,
+            LIVE: lambda: JSONResponse(True),
+            READY: self._ready,
+            LOADED: self._loaded,
+            PING: self._loaded,
             # Asked by `serve`, since it has no side effect in Truss's server.
-            _SCHEMA: lambda: (
-                self._unavailable(_SCHEMA)
+            SCHEMA: lambda: (
+                self._unavailable(SCHEMA)
                 if self._service is None
-                else _refused(_SCHEMA, 404, "not_found", "the model has no schema.")
+                else _refused(SCHEMA, 404, "not_found", "the model has no schema.")
             ),
         }
         return self
@@ -154,23 +168,33 @@ class Application:
             await self._scrapes.turn()
             page = self._metrics if reads else _not_allowed(path, "GET, HEAD", scope["method"])
             await page(scope, receive, send)
-        elif not (self._is_allowed(scope) or (reads and path in _TRUSS_PROBES)):
+        elif not (self._is_allowed(scope) or (reads and path in PROBES)):
             message = "the key is missing or unknown; send it as Authorization: Bearer KEY."
             refused = _refused(path, 401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
         elif reads and (described := self._lists.get(path)) is not None:
-            await described()(scope, receive, send)
+            # Other servers open their port once they are ready, so scripts wait for this list.
+            listed = self._unavailable(path) if self._service is None else described()
+            await listed(scope, receive, send)
         elif reads and path.startswith(f"{_MODELS}/") and path not in _TRUSS_PATHS_OF_MODELS:
             name = path.removeprefix(f"{_MODELS}/")[:SHOWN_CHARACTERS]
             message = f"the server has no model {name!r}; GET {_MODELS} lists its models."
             await _refused(path, 404, "model_not_found", message)(scope, receive, send)
         else:
-            await self._bodies.run(self._choose(path), scope, receive, send)
+            await self._bodies.run(self._choose(scope), scope, receive, send)
 
-    def _choose(self, path: str) -> ASGIApp:
-        if self._truss is None or (path not in TRUSS_PATHS and path in self._endpoints):
+    def _choose(self, scope: Scope) -> ASGIApp:
+        """Return Truss's server for its own routes, once it has a model; else this application."""
+        path, method = scope["path"], scope["method"]
+        if self._truss is None:
             return self._answer
-        return self._truss
+        if (path in PROBES and method in _READ) or path == _RELOAD:
+            return self._truss
+        # It redirects from a path with one more slash.
+        is_its_own = path.rstrip("/") in TRUSS_PATHS or path.startswith(f"{_MODELS}/")
+        if self._service is not None and method == "POST" and is_its_own and path not in PROBES:
+            return self._truss
+        return self._answer
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose body is complete."""
@@ -184,10 +208,12 @@ class Application:
             response = await endpoint(Request(scope, receive))
         elif method == "POST" and self._service is None:
             response = self._unavailable(path)
-        elif endpoint is not None or path in self._probes or path in self._lists:
-            response = _not_allowed(path, "GET, HEAD" if endpoint is None else "POST", method)
+        elif endpoint is not None or path in _OWN_PATHS:
+            response = _not_allowed(path, "POST", method)
+        elif path in self._probes or path in self._lists or path in PROBES:
+            response = _not_allowed(path, "GET, HEAD", method)
         else:
-            response = _refused(path, 404, "not_found", _NO_ROUTE)
+            response = _refused(path, 404, "not_found", _why_unknown(path))
         await response(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
@@ -196,19 +222,18 @@ class Application:
     def _ready(self) -> Response:
         service = self._service
         if service is None or self._is_draining or not service.is_healthy():
-            return self._unavailable(_READY)
+            return self._unavailable(READY)
         return JSONResponse({})
 
     def _loaded(self) -> Response:
-        return self._unavailable(_LOADED) if self._service is None else JSONResponse({})
+        return self._unavailable(LOADED) if self._service is None else JSONResponse({})
 
     def _unavailable(self, path: str) -> Response:
-        state = "does not answer; it is restarted"
+        message = "the engine does not answer; it is restarted."
         if self._service is None:
-            state = "is starting"
+            message = STARTING
         elif self._is_draining:
-            state = "ends its last requests"
-        message = f"the engine {state}."
+            message = "the engine ends its last requests."
         return _refused(path, 503, "engine_unavailable", message, _RETRY_AFTER)
 
     def _list(self) -> Response:
@@ -292,6 +317,18 @@ def start_service(
 def _report_failure(status: ServiceStatus, sentence: str) -> None:
     status.failed(sentence)
     logger.error("cannot start: %s", sentence, extra={START_FAILED: True})
+
+
+def _why_unknown(path: str) -> str:
+    """Return the sentence about a route that is none, with the mistake that is behind most."""
+    shown_path = path[:SHOWN_CHARACTERS]
+    if path.startswith("/v1/v1/"):
+        return f"{shown_path} has /v1 twice; remove it from the end of the client's base URL."
+    if f"/v1{path.rstrip('/')}" in _OWN_PATHS:
+        return f"{shown_path} lacks /v1; add it to the end of the client's base URL."
+    if path.startswith("/v1/responses/"):
+        return "answers are not stored; send the earlier items in input."
+    return f"the server has no route {shown_path}; OpenAI's is POST /v1/chat/completions."
 
 
 def _refused(

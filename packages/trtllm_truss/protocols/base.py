@@ -6,6 +6,7 @@ event loop below 100 ms.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,7 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
     """
     if len(raw) > max_bytes:
         raise BodyTooLarge.beyond(max_bytes)
+    raw = raw.removeprefix(codecs.BOM_UTF8)  # as RFC 8259, 8.1, allows
     if not raw.strip():
         raise InvalidRequest('the body is empty; send JSON such as {"prompt": "Hello"}.')
     try:

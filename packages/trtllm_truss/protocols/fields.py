@@ -397,16 +397,24 @@ def field_of(path: str) -> str:
     return path.partition("[")[0].partition(".")[0]
 
 
+def is_private(key: str) -> bool:
+    """Return True for a key that a client keeps for itself.
+
+    GitHub Copilot CLI 1.0.102 leaves `__copilotMessageSource` in the messages of resumed sessions.
+    """
+    return key.startswith("__")
+
+
 def check_keys(
     value: Mapping[str, Any], known: Collection[str], path: str, ignored: Collection[str] = ()
 ) -> None:
     """Refuse an unknown key of an object by its path.
 
     Raises:
-        InvalidRequest: a key is neither known nor ignored.
+        InvalidRequest: a key is neither known nor ignored, nor, where any are, private.
     """
     for name in value:
-        if name not in known and name not in ignored:
+        if name not in known and name not in ignored and not (ignored and is_private(name)):
             raise InvalidRequest(
                 f"{path}.{shown_name(name)} is not a field; the fields of {path} are "
                 f"{', '.join(known)}.",

@@ -289,7 +289,7 @@ def test_fields_without_effect_pass() -> None:
 
 
 def test_keys_that_clients_echo_are_passed_over() -> None:
-    extra = dict.fromkeys(ECHOED - {"type", "id"}, "x")
+    extra = dict.fromkeys((ECHOED - {"type", "id"}) | {"__own"}, "x")
     answer = {**said("assistant", text("Hi", **extra), {**CALL, **extra}), **extra, "id": "msg_1"}
     found = template_messages(HELLO, answer, said("user", result("21", **extra)), tools=[WEATHER])
     assert found[1] == {"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}

@@ -212,7 +212,7 @@ def test_content_is_what_templates_read() -> None:
 BEGUN = {"role": "assistant", "content": "Once upon", "prefix": True}
 
 ECHOES: list[dict[str, Any]] = [
-    *({key: {"any": 1}} for key in sorted(ECHOED)),
+    *({key: {"any": 1}} for key in (*sorted(ECHOED), "__copilotMessageSource")),
     *({"refusal": ""}, {"refusal": "No."}, {"tool_calls": []}, {"name": "a"}),
     *({key: [{"any": 1}, 2]} for key in ("reasoning_details", "thinking_blocks")),
     *({key: "Hm."} for key in ("reasoning_content", "reasoning", "thinking", "thought")),

@@ -118,6 +118,18 @@ def test_a_message_holds_what_the_model_wrote(name: str) -> None:
             assert message["content"] == (texts or (None if wanted else ""))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", [NAMED, "required"])
+def test_a_forced_call_that_is_cut_off_stays_a_call(stream: bool, choice: Any) -> None:
+    """As OpenAI's, whose `finish_reason` says that the arguments are not whole."""
+    call = chat(tools=SENT, tool_choice=choice, stream=stream)
+    written = HERMES[:-20]
+    found = answer(call, [written], FinishReason.LENGTH)
+    (cut,) = calls_of(found)
+    assert cut == ("get_weather", '{"city": "')
+    assert (found["message"]["content"], found["finish_reason"]) == (None, "length")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_stream_holds_what_the_message_holds(name: str) -> None:
     for written in cases(name):

@@ -340,3 +340,41 @@ def test_the_output_can_be_sent_back() -> None:
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     assert messages[1]["reasoning_content"] == "Hm."
     assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"]
+
+
+@pytest.mark.parametrize("asked", [{"summary": "auto"}, {"generate_summary": "concise"}])
+def test_reasoning_is_a_summary_where_one_is_asked_for(asked: Json) -> None:
+    """The events are those of https://platform.openai.com/docs/api-reference/responses-streaming."""
+    fields = {"thinks": "qwen3", "reasoning": asked}
+    events = streamed(["<think>Let me", " see.</think>", "Oslo"], **fields)
+    item_id, part = "rs_x_0", {"type": "summary_text", "text": "Let me see."}
+    place = {"item_id": item_id, "output_index": 0, "summary_index": 0}
+    reasoning = [event for event in events if event.get("item_id") == item_id]
+    for event in reasoning:
+        del event["sequence_number"]
+    assert reasoning == [
+        {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}},
+        {"type": "response.reasoning_summary_text.delta", **place, "delta": "Let me"},
+        {"type": "response.reasoning_summary_text.delta", **place, "delta": " see."},
+        {"type": "response.reasoning_summary_text.done", **place, "text": "Let me see."},
+        {"type": "response.reasoning_summary_part.done", **place, "part": part},
+    ]
+    item = {"id": item_id, "type": "reasoning", "status": "completed", "summary": [part]}
+    response = events[-1]["response"]
+    assert response["output"][0] == item
+    assert response["reasoning"]["summary"] in asked.values()
+    done = next(event for event in events if event["type"] == "response.output_item.done")
+    assert done["item"] == item
+    complete = whole("<think>Let me see.</think>Oslo", **fields)
+    assert complete["output"] == response["output"]
+    (turn,) = parse_response({"input": [item]}, {}).request.messages
+    assert "Let me see." in turn.values()
+
+
+def test_a_cut_summary_is_incomplete() -> None:
+    asked = {"thinks": "qwen3", "reasoning": {"summary": "auto"}}
+    events = streamed(["<think>Let me"], LENGTH, **asked)
+    ended = next(each for each in events if each["type"].endswith("summary_part.done"))
+    assert ended["status"] == "incomplete"
+    (item,) = events[-1]["response"]["output"]
+    assert (item["status"], item["summary"][0]["text"]) == ("incomplete", "Let me")

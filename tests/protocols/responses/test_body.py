@@ -73,7 +73,8 @@ def test_fields_reach_the_request() -> None:
     assert call.stream
     assert call.alternatives == 0
     assert call.echo["metadata"] == {"a": "b"}
-    assert call.echo["reasoning"] == {"effort": "low", "summary": None}
+    assert call.echo["reasoning"] == {"effort": "low", "summary": "auto"}
+    assert call.summarizes
     assert [request.name(name) for name in ("messages", "max_tokens", "guide")] == [
         "input",
         "max_output_tokens",
@@ -210,7 +211,7 @@ def test_every_field_of_the_clients_type_is_known() -> None:
         ({"metadata": {"a": "b" * 513}}, "metadata", "at most 512 characters"),
         ({"metadata": {"a" * 65: "b"}}, "metadata", "at most 64 characters"),
         ({"tools": [{"type": "web_search"}]}, "tools", 'tools.0. is {"type": "web_search"}'),
-        ({"tools": [{"type": "web_search"}]}, "tools", 'Codex does with web_search = "disabled"'),
+        ({"tools": [{"type": "web_search"}]}, "tools", 'in Codex: web_search = "disabled"'),
         ({"tools": [{"type": "file_search"}]}, "tools", "must be of type function"),
         ({"tools": [{"type": "mcp"}]}, "tools", "send its tools as functions"),
         ({"tools": [{**PATCH, "format": {"type": "grammar"}}]}, "tools", r"0\].format is .*free"),

@@ -181,3 +181,10 @@ def test_what_cannot_be_read_is_refused_by_its_place(value: Any, message: str) -
     with pytest.raises(InvalidRequest, match=message) as raised:
         read_items(value, None)
     assert raised.value.param == "input"
+
+
+def test_keys_that_clients_keep_for_themselves_pass() -> None:
+    item = {"type": "message", "role": "user", "content": "Hi", "__own": {"any": 1}}
+    assert read_items([item], None) == [{"role": "user", "content": "Hi"}]
+    with pytest.raises(InvalidRequest, match="_own is not read"):
+        read_items([{**item, "_own": 1}], None)

@@ -31,9 +31,10 @@ from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.endpoints.application import Application
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.guard import guard_application, replace_watcher
+from trtllm_truss.guard import replace_watcher
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.truss_application import guard_application
 
 LEAVERS = 75
 AT_ONCE = 25
@@ -95,7 +96,9 @@ def truss_application(engine):
     wrapper._status = wrapper.Status.READY
     if "unpatched" not in sys.argv:
         replace_watcher()
-        guard_application(Application(config, Serving()).before)
+        application = Application(config, Serving())
+        application.begin(model._service, model._endpoints)
+        guard_application(application.before)
     return server.create_application()
 
 

@@ -11,7 +11,7 @@ from trtllm_truss.conversation import Turn
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import MAX_TOOL_CALLS
 from trtllm_truss.protocols.conversation.turns import OMITTED, Turns, join_parts
-from trtllm_truss.protocols.fields import NonEmpty, invalid_request
+from trtllm_truss.protocols.fields import NonEmpty, invalid_request, is_private
 from trtllm_truss.validation import Strict
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
@@ -108,7 +108,9 @@ def _plain(message: Any, path: str) -> Any:
     if not isinstance(message, dict):
         return message
     kept = {
-        name: value for name, value in message.items() if value is not None and name not in ECHOED
+        name: value
+        for name, value in message.items()
+        if value is not None and name not in ECHOED and not is_private(name)
     }
     if isinstance(role := kept.get("role"), str):
         kept["role"] = role = _ROLES.get(role, role)

@@ -13,7 +13,7 @@ from trtllm_truss.conversation import Turn
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import MAX_MESSAGES
 from trtllm_truss.protocols.conversation.turns import OMITTED, Turns, join_parts
-from trtllm_truss.protocols.fields import check_length, wrong
+from trtllm_truss.protocols.fields import check_length, is_private, wrong
 from trtllm_truss.protocols.tool_origins import custom_arguments, flat_name
 from trtllm_truss.validation import is_unicode, shown_name
 
@@ -74,7 +74,7 @@ def _read_item(item: Any, path: str, turns: Turns) -> None:
         raise wrong(f"{path}.type", kind, f"one of {', '.join(READERS)}")
     read, keys = READERS[kind]
     for key, value in item.items():
-        if value is not None and key != "type" and key not in keys | ECHOED:
+        if value is not None and key not in {"type", *keys, *ECHOED} and not is_private(key):
             raise InvalidRequest(
                 f"{path}.{shown_name(key)} is not read in an item of type {kind}; leave it out.",
                 param="input",

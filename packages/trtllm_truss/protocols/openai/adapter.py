@@ -54,6 +54,7 @@ class MessageParser:
 
     Attributes:
         complete: the indexes of the calls that have ended with whole arguments.
+        calls: the indexes of those that a message has: where a call was asked for, also cut ones.
         has_reasoned: whether there was reasoning.
     """
 
@@ -62,6 +63,7 @@ class MessageParser:
         self._call = call
         self._parser = call.new_parser()
         self.complete: set[int] = set()
+        self.calls: set[int] = set()
         self.has_reasoned = False
 
     def feed(self, text: str) -> list[Json]:
@@ -103,6 +105,8 @@ class MessageParser:
             return {TOOL_CALLS: [{"index": event.index, "function": function}]}
         if event.complete:
             self.complete.add(event.index)
+        if event.complete or self._call.forces_call:
+            self.calls.add(event.index)
         return None
 
 
@@ -169,7 +173,7 @@ class CollectedChat(WholeAnswer):
         usage.add(end, has_reasoned=message.has_reasoned)
         return {
             "index": end.index,
-            "message": {"role": "assistant", **joined.fields(message.complete), "refusal": None},
+            "message": {"role": "assistant", **joined.fields(message.calls), "refusal": None},
             "finish_reason": message.finish_reason(end.reason),
         }
 
@@ -190,18 +194,18 @@ class JoinedDeltas:
                 _, arguments = self._calls.setdefault(call["index"], (call, StringIO()))
                 arguments.write(call["function"]["arguments"])
 
-    def fields(self, complete: Collection[int]) -> Json:
+    def fields(self, kept: Collection[int]) -> Json:
         """Return the fields of the whole message.
 
-        Content is null if the message has only calls. A call that was cut off becomes text.
+        Content is null if the message has only calls.
 
         Args:
-            complete: the indexes of complete calls.
+            kept: the indexes of the calls that stay calls; others become text.
         """
         calls = []
         for index, (call, arguments) in sorted(self._calls.items()):
             function = {**call["function"], "arguments": arguments.getvalue()}
-            if index in complete:
+            if index in kept:
                 calls.append({**_without_index(call), "function": function})
             else:
                 self._content.write(call_as_text(function["name"], function["arguments"]))

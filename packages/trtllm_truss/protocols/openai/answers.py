@@ -75,7 +75,8 @@ class OpenAICall:
         model: the caller's name of the model; echoed.
         include_usage: whether a stream ends with the usage.
         new_parser: makes a parser of reasoning and tool calls for each answer; None for text.
-        names_function: whether `tool_choice` names the function to call.
+        forces_call: whether `tool_choice` asks for a call.
+        names_function: whether it names the function.
         include_reasoning: whether the answers hold the reasoning.
     """
 
@@ -85,6 +86,7 @@ class OpenAICall:
     include_usage: bool
     shape: Shape
     new_parser: Callable[[], OutputParser] | None = None
+    forces_call: bool = False
     names_function: bool = False
     include_reasoning: bool = True
 

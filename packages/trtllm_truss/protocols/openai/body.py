@@ -209,6 +209,7 @@ def parse_chat(
         include_usage=stream_options(fields).include_usage,
         shape=ChatShape(alternatives=alternatives),
         new_parser=new_parser,
+        forces_call=use.is_forced,
         names_function=use.is_named,
         include_reasoning=fields.include_reasoning,
     )

@@ -53,6 +53,7 @@ REFUSED_EXTENSIONS = {
     "baseten": Unsupported("send its values as fields of their own"),
     "cache_salt": Unsupported("all callers share the cache of prefixes"),
     "detokenize": Unsupported("answers are text", (True,)),
+    "extra_body": Unsupported("send its values as fields of their own", ({},)),
     "early_stopping": Unsupported("the engine decides when beams end", (False,)),
     "guided_whitespace_pattern": Unsupported("write it in a grammar"),
     "logits_processors": Unsupported("the engine runs no code of callers", ([],)),

@@ -45,6 +45,8 @@ _CHANNELS = {
 }
 """The prefix of the id of an item, and the name of the events of its text, by its type."""
 
+_SUMMARY = "reasoning_summary_text"
+
 
 class OutputItems:
     """Builds the items of one answer from the parser's events.
@@ -54,6 +56,8 @@ class OutputItems:
     Args:
         answer_id: makes the ids of items and calls unique.
         origins: the tools behind functions.
+        summarizes: reasoning is the text of its item's `summary`, where OpenAI's clients read it,
+            instead of `content`.
 
     Attributes:
         items: the items that have ended.
@@ -61,12 +65,13 @@ class OutputItems:
         has_cut_call: whether a call ended without whole arguments.
     """
 
-    def __init__(self, answer_id: str, origins: Origins) -> None:
+    def __init__(self, answer_id: str, origins: Origins, *, summarizes: bool = False) -> None:
         self.items: list[Json] = []
         self.has_reasoned = False
         self.has_cut_call = False
         self._answer_id = answer_id
         self._origins = origins
+        self._summarizes = summarizes
         self._item: Json | None = None
         self._place: Json = {}
         self._texts: list[str] = []
@@ -127,19 +132,27 @@ class OutputItems:
         if call is not None:
             item |= {"call_id": f"call_{id_}", **call}
             return [added]
+        part = self._part(kind, "")
         if kind == "message":
             item["role"] = "assistant"
         else:
             item["summary"] = []
+            if self._summarizes:
+                self._place["summary_index"] = 0
+                return [added, self._event("response.reasoning_summary_part.added", part=part)]
         item["content"] = []
         self._place["content_index"] = 0
-        return [added, self._event("response.content_part.added", part=self._part(kind, ""))]
+        return [added, self._event("response.content_part.added", part=part)]
+
+    def _channel(self, kind: str) -> str:
+        """Return the name of the events of an item's text."""
+        return _SUMMARY if kind == "reasoning" and self._summarizes else _CHANNELS[kind][1]
 
     def _delta(self, text: str, log_probs: Sequence[Json] = ()) -> Json:
         assert self._item is not None
         self._texts.append(text)
         kind = self._item["type"]
-        event = self._event(f"response.{_CHANNELS[kind][1]}.delta", delta=text)
+        event = self._event(f"response.{self._channel(kind)}.delta", delta=text)
         if kind == "message":
             self._log_probs += log_probs
             event["logprobs"] = _without_bytes(log_probs)
@@ -150,7 +163,7 @@ class OutputItems:
         if self._item is None:
             return []
         kind, text, events = self._item["type"], "".join(self._texts), []
-        done = f"response.{_CHANNELS[kind][1]}.done"
+        done = f"response.{self._channel(kind)}.done"
         item = {**self._item, "status": "completed" if is_whole else "incomplete"}
         if kind == "function_call":
             item["arguments"] = text
@@ -161,6 +174,12 @@ class OutputItems:
             if is_whole:
                 delta = f"response.{_CHANNELS[kind][1]}.delta"
                 events += [self._event(delta, delta=text), self._event(done, input=text)]
+        elif kind == "reasoning" and self._summarizes:
+            part = self._part(kind, text)
+            item["summary"] = [part]
+            state = {} if is_whole else {"status": "incomplete"}
+            ended = "response.reasoning_summary_part.done"
+            events += [self._event(done, text=text), self._event(ended, part=part, **state)]
         else:
             part = self._part(kind, text)
             item["content"] = [part]
@@ -177,9 +196,9 @@ class OutputItems:
         return {"type": kind, **self._place, **fields}
 
     def _part(self, kind: str, text: str) -> Json:
-        part: Json = {"type": _CHANNELS[kind][1], "text": text}
         if kind == "reasoning":
-            return part
+            return {"type": "summary_text" if self._summarizes else "reasoning_text", "text": text}
+        part: Json = {"type": _CHANNELS[kind][1], "text": text}
         return {**part, "annotations": [], "logprobs": [*self._log_probs]}
 
 
@@ -227,7 +246,7 @@ class ResponseObject:
     """
 
     def __init__(self, call: ResponsesCall, answer_id: str, created_s: int) -> None:
-        self.output = OutputItems(answer_id, call.origins)
+        self.output = OutputItems(answer_id, call.origins, summarizes=call.summarizes)
         self._call = call
         self._parser = None if call.new_parser is None else call.new_parser()
         self._fields: Json = {

@@ -35,13 +35,18 @@ Summary = Literal["auto", "concise", "detailed"]
 
 
 class Reasoning(Strict):
-    """`reasoning`. Summaries are not written."""
+    """`reasoning`."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Summary | None = None
     generate_summary: Summary | None = None
     context: Literal["auto"] | None = None
     mode: Literal["standard"] | None = None
+
+    @property
+    def summary_asked_for(self) -> Summary | None:
+        """`summary`, or its older name."""
+        return self.summary or self.generate_summary
 
 
 class TextOptions(Strict):
@@ -74,8 +79,9 @@ class ResponsesFields(ChatExtensions):
     )
     reasoning: Reasoning = Field(
         default_factory=Reasoning,
-        description="`effort` is given to the chat template as `reasoning_effort`. `summary` has "
-        "no effect: reasoning is returned in full.",
+        description="`effort` is given to the chat template as `reasoning_effort`. With "
+        "`summary`, of any value, the reasoning is returned in full as the item's `summary`, in "
+        "which OpenAI's clients look for it; else as its `content`.",
     )
     include: list[
         Literal[
@@ -170,6 +176,7 @@ class ResponsesCall:
         alternatives: see `ChatShape`; not None only without `new_parser`.
         new_parser: makes the parser of reasoning and tool calls; None for text.
         origins: the tools behind the functions that the model calls.
+        summarizes: return reasoning as summaries.
     """
 
     request: GenerationRequest
@@ -178,6 +185,7 @@ class ResponsesCall:
     alternatives: int | None
     new_parser: NewParser | None
     origins: Origins
+    summarizes: bool = False
 
 
 def parse_response(
@@ -232,6 +240,7 @@ def parse_response(
         alternatives=alternatives,
         new_parser=new_parser,
         origins=origins,
+        summarizes=fields.reasoning.summary_asked_for is not None,
     )
 
 
@@ -260,7 +269,10 @@ def _echo(fields: ResponsesFields) -> dict[str, Any]:
         "max_tool_calls": None,
         "metadata": fields.metadata,
         "parallel_tool_calls": fields.parallel_tool_calls,
-        "reasoning": {"effort": fields.reasoning.effort, "summary": None},
+        "reasoning": {
+            "effort": fields.reasoning.effort,
+            "summary": fields.reasoning.summary_asked_for,
+        },
         "temperature": fields.temperature,
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": fields.top_p,
