@@ -8,20 +8,28 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
 from google.protobuf import text_format
 from tests.engines.checkpoint.model_configs import LATENT
+from tests.engines.engine_configs import config_0_12
 from tests.support.fake_llm_api import write_checkpoint
-from tests.support.fake_tensorrtllm import write_engine
+from tests.support.fake_tensorrtllm import BACKENDS, write_engine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file, write_smollm2_tokenizer
 from tests.tool_calls.test_registry import CALLS, template
 from tritonclient.grpc import model_config_pb2
 
+from trtllm_truss.configuration import load_configuration, read_config
+from trtllm_truss.engines.host import PINNED_IMAGE
+from trtllm_truss.errors import TritonError
+from trtllm_truss.serving.preparation import prepare
+from trtllm_truss.settings.loading import read_environment
 from trtllm_workbench.cli.main import main
+
+IMAGE = PINNED_IMAGE.name
 
 
 @pytest.fixture
@@ -92,6 +100,41 @@ def test_a_fitting_engine_passes(engine: Path, capsys: pytest.CaptureFixture[str
     assert status == report["status"] == 0
     assert any("image: nvcr.io/nvidia/tritonserver:25.10" in fact for fact in report["facts"])
     assert "no_gpu" in codes(report)
+
+
+def _prepared(file: str) -> None:
+    configuration = load_configuration(read_config(ROOT, Path(file)))
+    prepare(configuration.settings, read_environment(), IMAGE, read_ahead=lambda _: None)
+
+
+def test_an_engine_that_no_server_here_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image named is that of the engine's release, or config.yaml's if it has that release."""
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    (engine / "config.json").write_text(json.dumps(config_0_12()))
+    (engine / "rank0.engine").write_bytes(b"engine")
+    file = config(engine, "A10G", tensor_parallelism=1)
+    right = "This engine runs in the image nvcr.io/nvidia/tritonserver:24.08-trtllm-python-py3"
+    with pytest.raises(TritonError, match="has no backend tensorrtllm") as refused:
+        _prepared(file)
+    assert right in refused.value.message
+    _, report = checked(capsys, file)
+    assert any(fact.startswith("not for this engine") and right in fact for fact in report["facts"])
+    assert "no_backend" not in codes(report)
+    monkeypatch.setattr("trtllm_truss.machine.describe.find_installation", _none)
+    with pytest.raises(TritonError, match="is not installed here") as refused:
+        _prepared(config(engine, "A10G", tensor_parallelism=1))
+    assert right in refused.value.message
+    monkeypatch.undo()
+    monkeypatch.setenv("TRITON_BACKEND_DIRECTORY", str(BACKENDS))
+    _, report = checked(capsys, file)
+    assert not any("not for this engine" in fact for fact in report["facts"])
+
+
+def _none(environ: object) -> NoReturn:
+    raise TritonError("Triton Inference Server is not installed here.")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ from trtllm_truss.serving.preparation import (
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
+    server_problem,
 )
 from trtllm_truss.settings.loading import Environment, known_nodes, read_environment
 from trtllm_truss.settings.model import Settings
@@ -65,7 +66,8 @@ class CheckReport:
     """The result of `check`.
 
     Attributes:
-        facts: properties of the engine and this machine, one sentence each.
+        facts: properties of the engine, one sentence each.
+        machine: the same of this machine, which may not be the one that serves.
         settings_wrong: whether the settings are the problem.
         chat_template: findings about the chat template; empty if it could not be loaded.
     """
@@ -73,6 +75,7 @@ class CheckReport:
     facts: list[str]
     findings: list[Diagnostic]
     settings_wrong: bool = False
+    machine: Sequence[str] = ()
     chat_template: Sequence[Answer] = ()
 
     @property
@@ -100,6 +103,8 @@ def run(options: argparse.Namespace) -> int:
         write(json.dumps(_as_json(found), indent=2, ensure_ascii=False) + "\n")
         return found.status
     report(*(f"         {fact}" for fact in found.facts))
+    if found.machine:
+        report("this machine:", *(f"         {fact}" for fact in found.machine))
     report(*(f"{each.severity.value + ':':9}{each.message}" for each in found.findings))
     count = sum(each.severity is Severity.ERROR for each in found.findings)
     errors = "1 error" if count == 1 else f"{count} errors"
@@ -129,7 +134,9 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         host = HostInfo.from_config(content, host_info(machine))
     except SettingsError as problem:
         return CheckReport([], [error("settings", problem.message)], settings_wrong=True)
-    facts, findings = _machine(machine)
+    here = _machine_facts(machine)
+    facts: list[str] = []
+    findings = [*check_jinja()]
     answers: Sequence[Answer] = ()
     try:
         if settings.engine_repository is None:
@@ -138,17 +145,19 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
             findings += check_keys(content, settings, None, source_needs, None)
             if job.target is not None and not machine.gpus.devices:
                 findings.append(_NO_GPU)
-            return CheckReport([*facts, *job.estimate.sentences], findings)
+            return CheckReport([*job.estimate.sentences], findings, machine=here)
         needs: list[Need] = []
         engine = _describe(settings, environment, host, findings, needs)
         if not engine.is_described:
             findings += check_keys(content, settings, None, needs, None)
+            findings += _server(machine, engine, image, environment, here)
             return CheckReport(
-                [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
+                ["engine: a GGUF file, inspected once it is downloaded"], findings, machine=here
             )
         facts += _engine_facts(engine)
         if engine.uses_gpus and not machine.gpus.devices:
             findings.append(_NO_GPU)
+        findings += _server(machine, engine, image, environment, here)
         tokenizer = _load_tokenizer(settings, environment)
         if tokenizer is not None:
             facts += _describe_formats(tokenizer, settings, findings)
@@ -163,10 +172,11 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         facts.append(target.sentence)
         findings += check_keys(content, settings, engine, needs, target)
     except SettingsError as problem:
-        return CheckReport(facts, [error("settings", problem.message)], settings_wrong=True)
+        wrong = [error("settings", problem.message)]
+        return CheckReport(facts, wrong, settings_wrong=True, machine=here)
     except TrussError as problem:
         findings.append(error("engine", problem.message))
-    return CheckReport(facts, findings, chat_template=answers)
+    return CheckReport(facts, findings, machine=here, chat_template=answers)
 
 
 def _describe(
@@ -245,24 +255,43 @@ def _tokenizer_folder(settings: Settings, environment: Environment) -> Path | No
 
 
 def _engine_facts(engine: Engine) -> list[str]:
+    ranks = "1 rank" if engine.world_size == 1 else f"{engine.world_size} ranks"
     return [
-        f"engine: {engine.backend}, {engine.world_size} rank(s), batch of "
+        f"engine: {engine.backend}, {ranks}, batch of "
         f"{engine.max_batch_size}, prompt up to {engine.max_input_tokens} of "
         f"{engine.max_sequence_tokens} tokens",
         *engine.facts,
     ]
 
 
-def _machine(machine: Machine) -> tuple[list[str], list[Diagnostic]]:
+def _machine_facts(machine: Machine) -> list[str]:
     facts = container_sentences(machine.python, machine.runtime, machine.cuda)
-    gpus = machine.gpus.devices
-    facts += [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
-    findings = [*check_jinja()]
-    if machine.triton is None:
-        findings.append(warning("no_triton", machine.triton_problem))
-    else:
+    facts += [
+        f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in machine.gpus.devices
+    ]
+    if machine.triton is not None:
         facts.append(f"Triton: {machine.triton.executable}")
-    return facts, findings
+    return facts
+
+
+def _server(
+    machine: Machine,
+    engine: Engine,
+    image: str | None,
+    environment: Environment,
+    here: list[str],
+) -> list[Diagnostic]:
+    """Find out whether a server here runs the engine; without its GPU, no machine is asked to.
+
+    Adds to `here`.
+    """
+    problem = server_problem(machine, engine, image, environment)
+    if not problem:
+        return []
+    if engine.uses_gpus and not machine.gpus.devices:
+        here.append(f"not for this engine: {problem}")
+        return []
+    return [warning("no_backend" if machine.triton else "no_triton", problem)]
 
 
 def _as_json(report: CheckReport) -> dict[str, Any]:
@@ -276,7 +305,7 @@ def _as_json(report: CheckReport) -> dict[str, Any]:
     ]
     return {
         "status": report.status,
-        "facts": report.facts,
+        "facts": [*report.machine, *report.facts],
         "findings": findings,
         "chat_template": chat_template,
     }

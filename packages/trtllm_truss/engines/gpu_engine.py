@@ -20,8 +20,11 @@ from trtllm_truss.engines.host import (
     HostInfo,
     Image,
     find_image,
+    image_for,
     minimum_driver,
+    newest_image,
     parse_accelerator,
+    version_in,
 )
 from trtllm_truss.engines.model_config import (
     MINIMUM_CAPABILITY,
@@ -53,6 +56,17 @@ class GpuEngine(Engine):
     def minimum_capabilities(self) -> Iterator[tuple[str, ComputeCapability]]:
         """Yield further needs of the model: the subject of a sentence, and a compute capability."""
         yield from ()
+
+    def image_to_run(self, given: str | None) -> str:
+        """Name an image that runs the engine, for messages.
+
+        Args:
+            given: `base_image.image`, taken if it may hold the engine's release.
+        """
+        built = self.built_version
+        if given and (built is None or version_in(given) in (None, built)):
+            return given
+        return str(newest_image().image) if built is None else image_for(built).image.name
 
     def check_nodes(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
         """Yield mismatches of the ranks with several hosts."""

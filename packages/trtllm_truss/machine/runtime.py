@@ -442,6 +442,25 @@ def assemble_backends(
     Raises:
         TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
     """
+    backends = find_backends(installation, environ)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, source in backends.items():
+        if name == "python" and source.parent == installation.backends and installation.stub:
+            _link_python_backend(source, installation.stub, folder / name)
+        else:
+            (folder / name).symlink_to(source)
+    return folder
+
+
+def find_backends(
+    installation: TritonInstallation, environ: Mapping[str, str] | None = None
+) -> dict[str, Path]:
+    """Return the folders of all backends by name.
+
+    Raises:
+        TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
+    """
     environ = os.environ if environ is None else environ
     backends = {**_backends_of(installation.backends), **own_backends()}
     if override := environ.get(BACKENDS_VARIABLE):
@@ -451,14 +470,7 @@ def assemble_backends(
                 "Name a folder that holds Triton backends, or unset it."
             )
         backends |= _backends_of(Path(override).resolve())
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name, source in backends.items():
-        if name == "python" and source.parent == installation.backends and installation.stub:
-            _link_python_backend(source, installation.stub, folder / name)
-        else:
-            (folder / name).symlink_to(source)
-    return folder
+    return backends
 
 
 def _backends_of(folder: Path) -> dict[str, Path]:

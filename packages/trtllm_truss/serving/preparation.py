@@ -23,6 +23,7 @@ from trtllm_truss.engines.capacity import (
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.host import HostInfo, parse_accelerator
 from trtllm_truss.engines.kinds import (
     check_compatibility,
@@ -38,7 +39,12 @@ from trtllm_truss.machine.describe import (
     container_sentences,
     inspect_machine,
 )
-from trtllm_truss.machine.runtime import TritonInstallation, assemble_backends
+from trtllm_truss.machine.runtime import (
+    BACKENDS_VARIABLE,
+    TritonInstallation,
+    assemble_backends,
+    find_backends,
+)
 from trtllm_truss.mpi_job import Rank
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import SAMPLING
@@ -89,6 +95,7 @@ def resolve_engine(
     index: int = 0,
     read_ahead: Callable[[Collection[Path]], None] = lambda files: None,
     rank: Rank | None = None,
+    check_server: Callable[[Engine], None] = lambda engine: None,
 ) -> ResolvedEngine:
     """Validate the engine against this host and the settings; download it with the tokenizer.
 
@@ -100,6 +107,7 @@ def resolve_engine(
         index: the place of this host among several.
         read_ahead: receives the files that are here already, as soon as the engine fits.
         rank: this process's in a launcher's job, in place of `index`.
+        check_server: raises an error if no server here runs the engine; called before a download.
 
     Raises:
         ArtifactError: engine or tokenizer is missing or unreadable.
@@ -118,6 +126,7 @@ def resolve_engine(
         _require_ranks(described, rank, host)
         described = described if ranks is None else described.held_for(ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
+        check_server(described)
     else:
         _require_ranks(described, rank, host)
     has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
@@ -254,6 +263,31 @@ def host_info(machine: Machine) -> HostInfo:
         cuda_version=machine.cuda.version,
         driver_fits=machine.cuda.driver_fits,
     )
+
+
+def server_problem(
+    machine: Machine, engine: Engine, image: str | None, environment: Environment
+) -> str:
+    """Return why no Triton of this machine runs the engine, with the remedy; empty if one does.
+
+    Args:
+        image: `base_image.image` of config.yaml.
+
+    Raises:
+        TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
+    """
+    triton = machine.triton
+    if not isinstance(engine, GpuEngine):
+        return "" if triton else machine.triton_problem
+    remedy = f"This engine runs in the image {engine.image_to_run(image)} (docs/docker.md)."
+    if triton is None:
+        return f"{machine.triton_problem} {remedy}"
+    if engine.backend not in find_backends(triton, environment.variables):
+        return (
+            f"The Triton here ({triton.executable}) has no backend {engine.backend}. {remedy} "
+            f"Elsewhere, set {BACKENDS_VARIABLE} to a folder that holds the backend."
+        )
+    return ""
 
 
 def log_machine(machine: Machine, engine: Engine) -> None:
@@ -548,7 +582,14 @@ def prepare(
 
         built = ensure_engine(settings, environment, host)
     known = in_image.known_version
-    resolved = resolve_engine(settings, environment, host, built, known, index, read_ahead, rank)
+
+    def check_server(engine: Engine) -> None:
+        if problem := server_problem(machine, engine, image, environment):
+            raise TritonError(problem)
+
+    resolved = resolve_engine(
+        settings, environment, host, built, known, index, read_ahead, rank, check_server
+    )
     if resolved.capacity is not None:
         logger.info("%s", resolved.capacity.summary)
     for finding in resolved.findings:
