@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 from tests.engines.checkpoint.checkpoints import llama
+from tests.engines.engine_configs import new_config, rank_names
 from tests.scaffold.conftest import TOKENIZER, Initialize
 from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
@@ -388,6 +389,40 @@ def test_the_model_can_be_named_beside_a_yaml(run_import: Import, tmp_path: Path
     assert status == 0
     assert config["model_metadata"]["engine_repository"] == "org/model"
     assert config["base_image"]["image"] == IMAGES[-1].name
+
+
+def test_an_engine_that_is_here_decides_over_its_parameters(
+    run_import: Import, tmp_path: Path
+) -> None:
+    engine = tmp_path / "llama-engine"
+    engine.mkdir()
+    config = new_config("0.20.0", tp=2)
+    (engine / "config.json").write_text(json.dumps(config))
+    for name in rank_names(config):
+        (engine / name).write_bytes(b"engine")
+    (tmp_path / "repository/tensorrt_llm").mkdir(parents=True)
+    folder = str(tmp_path / "repository")
+
+    def name(path: Path) -> None:
+        text = f'parameters {{ key: "gpt_model_path" value {{ string_value: "{path}" }} }}'
+        file_of(tmp_path / "repository/tensorrt_llm", "config.pbtxt", text)
+
+    name(engine)
+    status, report, content = run_import(folder)
+    assert status == 0
+    assert content["model_metadata"]["tensor_parallelism"] == 2
+    assert "tritonserver:25.07-" in content["base_image"]["image"]
+    assert content["resources"]["accelerator"] == "H100:2"
+    assert content["model_name"] == "llama-engine"
+    assert content["description"] == "A TensorRT-LLM engine behind Triton."
+    assert "next: save it as config.yaml of a Truss, then trtllm-truss check" in report
+    name(Path("/engines/llama"))
+    _, report, content = run_import(folder)
+    assert "/engines/llama is not a folder here, so its engine was not read" in report
+    assert content["model_name"] == "llama"
+    _, _, content = run_import("vllm serve org/name")
+    assert content["model_name"] == "name"
+    assert content["description"] == "A checkpoint in TensorRT-LLM's LLM API behind Triton."
 
 
 def test_without_a_truss_init_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ OFFERED = {
     },
     "scaffold": {
         *("errors", "releases", "settings", "artifacts", "builder", "serving", "baseten"),
-        *("engines", "engines.compiled", "configuration", "text", ""),
+        *("engines", "engines.compiled", "engines.checkpoint", "configuration", "text", ""),
     },
     "console": {
         *("errors", "exposition", "settings", "guard", "status", "local_requests", "triton.server"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,20 @@ import yaml
 
 from trtllm_truss.cli.common import add_truss_options, echo, write, writing
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.host import HostInfo, newest_image
+from trtllm_truss.engines.host import BaseImage, HostInfo, newest_image
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
 from trtllm_workbench.importers.rules import ConversionResult, Outcome, Row
-from trtllm_workbench.scaffold.documents import comment, consent_text, merged
+from trtllm_workbench.scaffold.documents import (
+    OWN_NAME,
+    comment,
+    consent_text,
+    description,
+    merged,
+    model_name,
+)
+from trtllm_workbench.scaffold.origin import is_folder
+from trtllm_workbench.scaffold.planning import BUILT, TITLES, engine_here, fix_parallelism
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +63,24 @@ def run(options: argparse.Namespace) -> int:
     of_engine = found.kind in ("triton", "lmi")
     version = None if of_engine else HostInfo(image=newest.image).version_for()
     if found.kind == "triton":
+        engine = engine_here(options.engine or _repository(found.convert(None)))
+        if engine is not None:
+            content |= _base(engine.base_image(None))
         version = HostInfo.from_config(content).version_for()
     imported = found.convert(version)
     if imported.kind == "checkpoint" and not of_engine:
-        content |= {"base_image": newest.section, "python_version": newest.python}
+        content |= _base(newest)
     if options.engine:
         name_model(imported, options.engine)
     return deliver(imported, found.ignored, content, options.output, found.origin)
+
+
+def _base(image: BaseImage) -> dict[str, Any]:
+    return {"base_image": image.section, "python_version": image.python}
+
+
+def _repository(imported: ConversionResult) -> str:
+    return str(imported.metadata.get("engine_repository") or "")
 
 
 def name_model(imported: ConversionResult, repository: str) -> None:
@@ -102,6 +122,7 @@ def deliver(
             f"{origin} name no model that can be read; name it with --engine org/name, or as a "
             "folder of the container."
         )
+    content = {**content, **_fitted(imported, content)}
     settings, _ = load_configuration(
         {"model_metadata": imported.metadata}, HostInfo.from_config(content).version_for()
     )
@@ -114,11 +135,36 @@ def deliver(
     text = comment(consent) + _document(content, imported, settings.world_size)
     if output is None:
         write(text)
+        echo("next: save it as config.yaml of a Truss, then trtllm-truss check")
     else:
         with writing(output):
             output.write_text(text, encoding="utf-8")
         echo(f"wrote {output}; next: trtllm-truss check --config {shlex.quote(str(output))}")
     return 0
+
+
+def _fitted(imported: ConversionResult, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the parallelism of an engine that is here; return keys of config.yaml that fit it."""
+    metadata = imported.metadata
+    build = metadata.get("build") or {}
+    repository = _repository(imported) or str(build["checkpoint_repository"])
+    engine = None if build else engine_here(repository)
+    fitted: dict[str, Any] = {}
+    if engine is not None and engine.fixed_split:
+        fix_parallelism(metadata, engine)
+        fitted = _base(engine.base_image(None))
+    elif imported.kind == "engine" and is_folder(repository) and engine is None:
+        echo(
+            f"note: {repository} is not a folder here, so its engine was not read: set base_image, "
+            "and tensor_parallelism to the engine's, as `trtllm-truss check` says beside it."
+        )
+    if content.get("model_name") == OWN_NAME:
+        kind = BUILT if build else engine.title if engine else TITLES[imported.kind]
+        fitted |= {
+            "model_name": model_name(repository.removeprefix("package://")),
+            "description": description(kind),
+        }
+    return fitted
 
 
 def _document(config: dict[str, Any], imported: ConversionResult, ranks: int) -> str:

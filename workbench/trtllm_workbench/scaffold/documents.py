@@ -49,11 +49,15 @@ _NAME_LENGTH = 60
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[cod]", "*.egg-info", ".*_cache")
 
 
+OWN_NAME = "trtllm-truss"
+"""`model_name` of this project's own config.yaml."""
+
+
 def model_name(repository: str) -> str:
     """Derive a name from a repository that is safe as a folder and as `model_name`."""
     last = repository.rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"[^a-z0-9.]+", "-", last)[:_NAME_LENGTH].strip("-.")
-    return name or "trtllm-truss"
+    return name or OWN_NAME
 
 
 def write_folder(output: Path, texts: Mapping[str, str], requirements: list[str]) -> None:
@@ -349,6 +353,11 @@ class TrussPlan:
         return " ".join(reasons)
 
 
+def description(kind: str) -> str:
+    """Return `description` of config.yaml."""
+    return f"{_first_upper(kind)} behind Triton."
+
+
 def config_text(plan: TrussPlan) -> str:
     """Return config.yaml."""
     header = (
@@ -369,7 +378,7 @@ def config_text(plan: TrussPlan) -> str:
             header,
             {
                 "model_name": plan.name,
-                "description": f"{plan.kind[:1].upper()}{plan.kind[1:]} behind Triton.",
+                "description": description(plan.kind),
                 "python_version": plan.runtime.python,
             },
         ),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
-from trtllm_truss.artifacts.open_repository import is_on_hub
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_folder
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.baseten import (
     ADAPTER,
@@ -21,6 +21,7 @@ from trtllm_truss.baseten import (
 )
 from trtllm_truss.builder.jobs import find_checkpoint, prepare_build
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.compiled.engine import CompiledEngine
 from trtllm_truss.engines.diagnostics import Diagnostic, error, parse_json
 from trtllm_truss.engines.engine import Engine
@@ -75,6 +76,8 @@ from trtllm_workbench.scaffold.placing import (
     known_truss,
 )
 
+BUILT = "a TensorRT-LLM engine that the Truss builds when it starts"
+TITLES = {"engine": CompiledEngine.title, "checkpoint": CheckpointEngine.title}
 _TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
 _GENERATION = "generation_config.json"
 _FOR_GUIDES = "JSON schemas and forced tool calls"
@@ -202,7 +205,7 @@ def _plan_engine(
     notes = [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
     runtime = engine.base_image(options.image)
     if engine.fixed_split:
-        notes += _fix_parallelism(metadata, engine)
+        notes += fix_parallelism(metadata, engine)
     where: Place | None = None
     if not engine.uses_gpus:
         _check_cpu(options, metadata, runtime, engine)
@@ -297,7 +300,7 @@ def _plan_build(
         stated.metadata,
         environment,
         needs_of_build(settings, checkpoint, tokenizer),
-        kind="a TensorRT-LLM engine that the Truss builds when it starts",
+        kind=BUILT,
         runtime=runtime,
         converts=bool(version) and holds("requirements_break_transformers", version),
         place=where,
@@ -494,7 +497,18 @@ def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _fix_parallelism(metadata: dict[str, Any], engine: Engine) -> list[str]:
+def engine_here(repository: str) -> Engine | None:
+    """Describe the engine in a folder of this machine; None without a readable one."""
+    folder = Path(repository).expanduser()
+    if not (repository and is_folder(repository) and folder.is_dir()):
+        return None
+    try:
+        return EngineRepository(open_folder(folder, setting="engine_repository")).describe()
+    except ArtifactError:  # `check` reports it
+        return None
+
+
+def fix_parallelism(metadata: dict[str, Any], engine: Engine) -> list[str]:
     """Set the engine's own parallelism; return a note for each value that was another."""
     notes = []
     for name in (_TENSOR, _PIPELINE):
