@@ -371,3 +371,30 @@ async def test_the_queue_limit_counts_all_requests_of_a_call() -> None:
     for task in tasks:
         task.cancel()
     running.release()
+
+
+@virtually
+async def test_calls_with_many_requests_have_a_share_while_others_run() -> None:
+    """Their requests wait, and one of its own needs no free place in the queue."""
+    clock = asyncio.get_running_loop().time
+    gate = Admission(8, None, Serving(queue_limit=30), call_share=1 / 4, clock=clock)
+    neighbour = await gate.admit(1)
+    tasks = [*await call_of(gate, "one", 10), *await call_of(gate, "two", 22)]
+    assert (gate.running, gate.waiting) == (3, 30)
+    others = [await gate.admit(1) for _ in range(5)]
+    assert gate.running == 8
+    for slot in (neighbour, *others):
+        slot.release()
+    await asyncio.sleep(0)
+    assert gate.running == 2
+    done = [task for task in tasks if task.done()]
+    done[0].result().release()
+    await asyncio.sleep(0)
+    assert gate.running == 2  # the neighbour may come again
+    await asyncio.sleep(2)
+    done[1].result().release()
+    await asyncio.sleep(0)
+    assert gate.running == 8  # they are alone
+    for task in tasks:
+        (await task).release()
+    assert (gate.running, gate.waiting) == (0, 0)

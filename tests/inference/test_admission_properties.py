@@ -27,10 +27,12 @@ events = st.tuples(
 class Play:
     """Events of one admission, and its invariants."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_share: float) -> None:
         limits = Serving(queue_limit=QUEUE_LIMIT, queue_timeout_s=BUDGET_S)
         self.now = asyncio.get_running_loop().time
-        self.gate = Admission(MAX_REQUESTS, MAX_TOKENS, limits, clock=self.now)
+        self.gate = Admission(
+            MAX_REQUESTS, MAX_TOKENS, limits, call_share=call_share, clock=self.now
+        )
         self.waits: dict[asyncio.Task[Slot], float] = {}
         self.of_calls: set[asyncio.Task[Slot]] = set()
         self.held: list[Slot] = []
@@ -103,10 +105,12 @@ class Play:
 
 
 @settings(deadline=None, max_examples=120, derandomize=True)
-@given(story=st.lists(events, min_size=20, max_size=80))
+@given(story=st.lists(events, min_size=20, max_size=80), call_share=st.sampled_from([0.3, 0.7, 1]))
 @virtually
-async def test_limits_hold_for_any_sequence_of_events(story: list[tuple[str, int]]) -> None:
-    play = Play()
+async def test_limits_hold_for_any_sequence_of_events(
+    story: list[tuple[str, int]], call_share: float
+) -> None:
+    play = Play(call_share)
     for name, number in story:
         await getattr(play, name)(number)
         assert play.limits_hold()

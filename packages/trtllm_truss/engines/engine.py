@@ -165,6 +165,9 @@ class Engine(ABC):
     """Packages that its image unpacks without their dependencies."""
     in_python_of_runtime: ClassVar[bool] = False
     """True if its backend imports `tensorrt_llm`."""
+    call_share: ClassVar[float] = 7 / 8
+    """The share of the batch that calls with several answers have while others run: it leaves some
+    room for those."""
     counts_guides: ClassVar[bool] = False
     """True if a request tells it the memory of its compiled guide."""
     guides_set_the_end: ClassVar[bool] = False

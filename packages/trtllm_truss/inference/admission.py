@@ -8,7 +8,7 @@ import math
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -118,6 +118,9 @@ _TOKENS_PER_S = 2000
 _FORESEEN_SHARE = 0.8
 """Share of the wait budget for predicted waits: a late rejection is worse than an early one."""
 
+_COMPANY_S = 1.0
+"""A call with several answers counts as alone once no request of its own has run for this time."""
+
 _REQUESTS_REMEMBERED = 64
 """Number of completed requests over which service times are smoothed."""
 
@@ -128,14 +131,18 @@ class Slot:
     Args:
         tokens: tokens reserved in the KV cache.
         since_s: time of the grant, by the admission's clock.
+        of_call: whether its call has further requests.
     """
 
-    __slots__ = ("_release", "since_s", "tokens")
+    __slots__ = ("_release", "of_call", "since_s", "tokens")
 
-    def __init__(self, release: Callable[[Slot], None], tokens: int, since_s: float) -> None:
+    def __init__(
+        self, release: Callable[[Slot], None], tokens: int, since_s: float, *, of_call: bool
+    ) -> None:
         self._release: Callable[[Slot], None] | None = release
         self.tokens = tokens
         self.since_s = since_s
+        self.of_call = of_call
 
     def release(self) -> None:
         """Release the slot once the request has ended or was cancelled; idempotent."""
@@ -213,24 +220,22 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    @property
-    def head(self) -> Waiter:
-        """The next request; the queue must not be empty."""
-        return self._waiters[-1]
-
     def ahead_of(self, waiter: Waiter) -> int:
         """Count the requests ahead of one that is queued or about to be."""
         return len(self._waiters) - bisect_left(self._waiters, waiter) - (waiter in self)
+
+    def __iter__(self) -> Iterator[Waiter]:
+        """Iterate in the order in which they go."""
+        return reversed(self._waiters)
 
     def add(self, waiter: Waiter) -> None:
         insort(self._waiters, waiter)
         self.tokens += waiter.tokens
 
-    def pop(self) -> Waiter:
-        """Remove and return the next request."""
-        waiter = self._waiters.pop()
-        self.tokens -= waiter.tokens
-        return waiter
+    def clear(self) -> list[Waiter]:
+        """Remove and return all requests."""
+        waiters, self._waiters, self.tokens = self._waiters, [], 0
+        return waiters
 
     def discard(self, waiter: Waiter) -> None:
         """Remove a request if it is queued."""
@@ -253,6 +258,8 @@ class Admission:
 
     Of the requests of one call one is in the queue at a time, and arrives there when the one before
     leaves it, so that a call with 256 prompts is ahead of others by one. Its budget begins then.
+    While requests of their own run, all requests of such calls have a share of the engine, and
+    those of their own overtake them where it is used up: they find a slot, and short steps.
 
     Args:
         max_requests: maximum number of requests in the engine, at least 1.
@@ -260,6 +267,7 @@ class Admission:
             is admitted alone.
         limits: length of the queue and wait budget.
         cache_tokens: size of the KV cache where it sets no limit; None if unknown.
+        call_share: the share of `max_requests`; one request at least.
         clock: seconds, monotonic.
 
     Attributes:
@@ -276,6 +284,7 @@ class Admission:
         limits: Serving,
         *,
         cache_tokens: int | None = None,
+        call_share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cache_tokens = max_tokens or cache_tokens or 0
@@ -288,6 +297,9 @@ class Admission:
         self._behind_count = 0
         self._arrivals = 0
         self._service_time = ServiceTimeEstimator()
+        self._call_limit = max(1, int(call_share * max_requests))
+        self._of_calls = 0  # running requests of calls with several
+        self._company_until = -math.inf
         self.running = 0
         self.reserved_tokens = 0
 
@@ -308,7 +320,8 @@ class Admission:
         if tokens is not None:
             tokens *= schedulers
         limit = None if engine.overcommits(settings) else tokens
-        return cls(batch, limit, settings.serving, cache_tokens=tokens)
+        share = engine.call_share
+        return cls(batch, limit, settings.serving, cache_tokens=tokens, call_share=share)
 
     @property
     def capacity(self) -> int:
@@ -336,8 +349,8 @@ class Admission:
             QueueFull: the queue is full, or the predicted or actual wait is too long.
             TrussError: the error passed to `fail_waiting`.
         """
-        if not self._queue and self._has_room(tokens):
-            return self._grant(tokens)
+        if self._has_room(tokens) and self._may_run(call) and self._next() is None:
+            return self._grant(tokens, call)
         waiter = self._enqueue(tokens, call)
         try:
             return await waiter.granted
@@ -347,7 +360,7 @@ class Admission:
 
     def fail_waiting(self, error: TrussError) -> None:
         """Fail all waiting requests, because the engine is down for up to minutes."""
-        waiting = [*self._behind.values(), [self._queue.pop() for _ in range(len(self._queue))]]
+        waiting = [*self._behind.values(), self._queue.clear()]
         self._behind.clear()
         for waiter in chain.from_iterable(waiting):
             self._passes(waiter)
@@ -359,22 +372,36 @@ class Admission:
             return self.running == 0
         return self.running < self.max_requests
 
-    def _grant(self, tokens: int) -> Slot:
+    def _may_run(self, call: Hashable) -> bool:
+        """Return whether the share of calls with several requests admits one of them."""
+        if call is None or self._of_calls < self._call_limit:
+            return True
+        return self.running == self._of_calls and self._clock() > self._company_until
+
+    def _next(self) -> Waiter | None:
+        """Return the request that goes next once there is room."""
+        return next((waiter for waiter in self._queue if self._may_run(waiter.call)), None)
+
+    def _grant(self, tokens: int, call: Hashable) -> Slot:
         self.running += 1
+        self._of_calls += call is not None
         self.reserved_tokens += tokens
-        return Slot(self._released, tokens, self._clock())
+        return Slot(self._released, tokens, self._clock(), of_call=call is not None)
 
     def _released(self, slot: Slot) -> None:
         self.running -= 1
+        self._of_calls -= slot.of_call
+        if not slot.of_call:
+            self._company_until = self._clock() + _COMPANY_S
         self.reserved_tokens -= slot.tokens
         self._service_time.ended(slot.tokens, self._clock() - slot.since_s)
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
-        while self._queue and self._has_room(self._queue.head.tokens):
-            waiter = self._queue.pop()
+        while (waiter := self._next()) is not None and self._has_room(waiter.tokens):
+            self._queue.discard(waiter)
             if not waiter.granted.done():  # else cancelled, and about to notice
-                waiter.granted.set_result(self._grant(waiter.tokens))
+                waiter.granted.set_result(self._grant(waiter.tokens, waiter.call))
             self._left(waiter)
 
     def _enqueue(self, tokens: int, call: Hashable) -> Waiter:

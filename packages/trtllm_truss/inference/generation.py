@@ -195,6 +195,9 @@ class Generator:
             parts = first.parts
             repeated.add(request, first.prompt)
             prepared += (first, *others)
+        call = object() if len(prepared) > 1 else None
+        for answer in prepared:
+            answer.call = call
         return prepared
 
     def _text(
@@ -212,13 +215,13 @@ class Generator:
         record: RequestMetrics,
     ) -> AsyncGenerator[list[Item], None]:
         if prepared.index:  # the first one had the turn of the call
-            await self._throttle.turn(prepared.parts)
+            await self._throttle.turn(prepared.call)
         self._connect()  # fail before queueing if the engine is down
         record.waits(prepared.engine_request.lora_task_id)
         with _Place(self._heartbeat) as place:
             if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
-                place.take(await self._logits.admit(tokens, prepared.parts))
-            slot = place.take(await self._admission.admit(prepared.tokens, prepared.parts))
+                place.take(await self._logits.admit(tokens, prepared.call))
+            slot = place.take(await self._admission.admit(prepared.tokens, prepared.call))
             admitted = asyncio.get_running_loop().time()
             record.queued(admitted - arrived)
             reader = kind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -294,6 +294,7 @@ class PreparedRequest:
         parts: what all answers of the call share.
         index: number of the answer in its call.
         reasoning: the reasoning that the engine generates apart from the answer; None for none.
+        call: what the answers of one call have in common; None for a call with a single answer.
     """
 
     request: GenerationRequest
@@ -302,6 +303,7 @@ class PreparedRequest:
     parts: CallParts
     index: int = 0
     reasoning: ReasoningPlan | None = None
+    call: Hashable = None
 
     @property
     def tokens(self) -> int:

@@ -59,6 +59,8 @@ class CpuEngine(Engine):
     suffixes = (GGUF_SUFFIX, OPENVINO_MODEL)
     requirements = ("openvino-genai==2026.4.1.0",)
     wheels = ("nvidia-pytriton",)
+    call_share = 1 / 4
+    """A step of 64 requests takes 200 ms on two cores, one of 16 takes 80 ms."""
     counts_guides = True
     guides_set_the_end = True
     scores_beams = False
