@@ -9,6 +9,11 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 """Booleans of a ``config.pbtxt`` and of LMI's options, in lower case."""
 
 
+def counted_tokens(number: int | str) -> str:
+    """Return ``1 token`` or ``2 tokens``; text may be a bound, such as ``at least 9``."""
+    return f"{number} token" if number in (1, "1") else f"{number} tokens"
+
+
 def token_bytes(token: str) -> bytes:
     """Return the bytes of a byte-level BPE token; one with other characters is plain text."""
     try:

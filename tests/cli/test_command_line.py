@@ -154,8 +154,10 @@ def test_predict_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_predict_with_the_url_of_openais_api(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", "--url", "http://127.0.0.1:9/v1", "Hi"]) == 1
-    assert "name the server without /v1, which is OpenAI's API." in capsys.readouterr().err
+    for path in ("/v1", "/v1/chat/completions"):
+        assert main(["predict", "--url", f"http://127.0.0.1:9{path}", "Hi"]) == 1
+        told = f"name the server without {path}, a route of OpenAI's API."
+        assert told in capsys.readouterr().err
 
 
 def test_a_command_line_of_another_server_must_be_quoted(

@@ -266,6 +266,8 @@ async def test_a_wrong_text_or_id_is_named(path: str, body: Any, words: str) -> 
         ("GET", "/v1/models/model/schema", 404, None),
         ("GET", "/v1/responses/resp_1", 404, None),
         ("POST", "/v1/moderations", 404, None),
+        ("POST", "/v1/models/model", 405, "GET, HEAD"),
+        ("POST", "/v1/models/model:generate", 404, None),
         ("POST", "/rerank", 404, None),
     ],
 )

@@ -139,6 +139,15 @@ async def test_invalid_json_gets_the_routes_error_shape(
     assert engine.counted("requests_failed") == 1
 
 
+@pytest.mark.parametrize("path", ["/chat", "/completions", "/responses", "/messages"])
+async def test_an_answer_names_the_served_model_by_default(path: str) -> None:
+    """The name is that of `/v1/models`."""
+    bodies = {"/completions": {"prompt": "Hi"}, "/responses": {"input": "Hi"}}
+    body = bodies.get(path, CHAT) | ({"max_tokens": 9} if path == "/messages" else {})
+    assert (await post(path, body)).json()["model"] == "smollm2"
+    assert (await post(path, {**body, "model": "other"})).json()["model"] == "other"
+
+
 async def test_invalid_json_gets_tgis_error_shape() -> None:
     client, _ = served([])
     async with client:

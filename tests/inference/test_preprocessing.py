@@ -114,6 +114,7 @@ async def test_a_limit_within_the_context_is_cut_to_what_the_prompt_leaves(
         ({"prompt": None, "prompt_ids": ()}, "prompt_ids", "has no tokens"),
         ({"max_tokens": 101}, "max_tokens", "is 101"),
         ({"prompt": "x " * 99}, "prompt", "is 100 tokens long"),
+        ({"prompt": None, "prompt_ids": (5,), "max_tokens": 101}, "max_tokens", "is 1 token long"),
     ],
 )
 async def test_errors_name_the_callers_field(

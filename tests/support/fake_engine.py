@@ -80,6 +80,7 @@ class FakeEngine:
         self.metrics = Metrics(engine_up=lambda: True)
         self.tracing: Tracing | None = None
         self.sampling: dict[str, object] = {}
+        self.model_name = "smollm2"
         self.chat_template = tokenizer.chat_template
         self.context_tokens = engine.max_sequence_tokens
         self.heartbeat = EngineHeartbeat(clock)

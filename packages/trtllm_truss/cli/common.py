@@ -101,6 +101,12 @@ def log_to_stderr() -> None:
     escape_log_lines()
 
 
+def draining(number: int, limit_s: float) -> str:
+    """Return what a server says at the first signal."""
+    name = signal.Signals(number).name
+    return f"{name}: waiting up to {limit_s:g} s for running requests; a second signal cuts them"
+
+
 @contextmanager
 def unwinding() -> Iterator[None]:
     """Make SIGTERM raise `SystemExit` in the block, so that its cleanup runs.

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import math
 import os
-import signal
 import socket
 import threading
 import time
@@ -27,7 +26,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp
 
-from trtllm_truss.cli.common import add_truss_options, port
+from trtllm_truss.cli.common import add_truss_options, draining, port
 from trtllm_truss.configuration import read_config
 from trtllm_truss.connections import limit_connections
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
@@ -162,8 +161,10 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, and abort at the second."""
-        logger.info("%s: draining running requests …", signal.Signals(sig).name)
         self.force_exit = self._drains_until_s is not None
+        if not self.force_exit:
+            limit_s = self._limits.drain_notice_s + self._limits.drain_timeout_s
+            logger.info("%s", draining(sig, limit_s))
         self.should_exit |= self.force_exit
         self._drains_until_s = time.monotonic() + self._limits.drain_notice_s
         self._drain()

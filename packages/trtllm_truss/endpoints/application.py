@@ -67,6 +67,7 @@ TRUSS_PATHS = frozenset(
 _TRUSS_PATHS_OF_MODELS = PROBES | TRUSS_PATHS
 """Truss's server takes any other name of a model for this one."""
 _MODELS, _METRICS = "/v1/models", "/metrics"
+_PREDICTS = (":predict", ":predict_binary")
 _READ = ("GET", "HEAD")
 _PLATFORMS_ID = b"x-baseten-request-id"
 _ID = re.compile(rb"[\w.-]{1,128}", re.ASCII)
@@ -191,7 +192,9 @@ class Application:
         if (path in PROBES and method in _READ) or path == _RELOAD:
             return self._truss
         # It redirects from a path with one more slash.
-        is_its_own = path.rstrip("/") in TRUSS_PATHS or path.startswith(f"{_MODELS}/")
+        is_its_own = path.rstrip("/") in TRUSS_PATHS or (
+            path.startswith(f"{_MODELS}/") and path.rstrip("/").endswith(_PREDICTS)
+        )
         if self._service is not None and method == "POST" and is_its_own and path not in PROBES:
             return self._truss
         return self._answer

@@ -23,7 +23,12 @@ from starlette.requests import Request
 from trtllm_truss.endpoints.application import INVOCATIONS
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint, Turns
 from trtllm_truss.local_requests import PREDICT
-from trtllm_truss.protocols.base import ApiAdapter, CountAdapter, Defaults
+from trtllm_truss.protocols.base import (
+    MAX_MODEL_CHARACTERS,
+    ApiAdapter,
+    CountAdapter,
+    Defaults,
+)
 from trtllm_truss.protocols.lmi import LmiAdapter
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import (
@@ -61,7 +66,8 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
     formats = _formats(service)
     predict = PredictAdapter(defaults, formats)
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
-    recommended = {**usable_defaults(service.sampling), **defaults}
+    name = service.model_name[:MAX_MODEL_CHARACTERS]
+    recommended = {"model": name, **usable_defaults(service.sampling), **defaults}
     chat = OpenAIAdapter(partial(parse_chat, formats=formats), recommended, "chat_completions")
     context_tokens = service.context_tokens
     parse = partial(parse_completion, context_tokens=context_tokens)

@@ -21,6 +21,7 @@ from trtllm_truss.inference.tokenization import (
     encode_prompt,
     prompt_field,
 )
+from trtllm_truss.literals import counted_tokens
 from trtllm_truss.releases import INPUTS, OWN_INPUTS, CacheReport, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField, Sampling
 from trtllm_truss.requests import GenerationRequest
@@ -455,8 +456,8 @@ class Preprocessor:
             field = prompt_field(request)
             raise ContextLengthExceeded.describe(
                 self._engine.max_sequence_tokens,
-                f"{field} is {len(prompt.ids)} tokens long, which leaves no room for reasoning; "
-                f"shorten it to less than {longest}",
+                f"{field} is {counted_tokens(len(prompt.ids))} long, which leaves no room for "
+                f"reasoning; shorten it to less than {longest}",
                 param=field,
             )
         return replace(plan, limit=min(plan.limit, room))
@@ -513,9 +514,10 @@ class Preprocessor:
         if len(prompt.ids) > capabilities.logits_tokens:
             field = prompt_field(request)
             raise InvalidRequest(
-                f"{field} is {len(prompt.ids)} tokens long; with {request.name('log_probs')} this "
-                f"engine echoes at most {capabilities.logits_tokens}, because it returns the "
-                f"logits of all. Shorten it, or leave {request.name('echo')} out.",
+                f"{field} is {counted_tokens(len(prompt.ids))} long; with "
+                f"{request.name('log_probs')} this engine echoes at most "
+                f"{capabilities.logits_tokens}, because it returns the logits of all. "
+                f"Shorten it, or leave {request.name('echo')} out.",
                 param=field,
             )
         return "context" if request.max_tokens <= 1 else "generation"
@@ -539,8 +541,8 @@ class Preprocessor:
             field = prompt_field(request)
             raise ContextLengthExceeded.describe(
                 context_tokens,
-                f"{field} is {prompt_tokens} tokens long, which leaves no room for an answer; "
-                f"shorten it to at most {context_tokens - 1}",
+                f"{field} is {counted_tokens(prompt_tokens)} long, which leaves no room for an "
+                f"answer; shorten it to at most {context_tokens - 1}",
                 param=field,
             )
         most = self._capabilities.logits_tokens if logits == "generation" else limit
@@ -550,8 +552,8 @@ class Preprocessor:
             name = request.name("max_tokens")
             raise ContextLengthExceeded.describe(
                 context_tokens,
-                f"{name} is {limit} and {prompt_field(request)} is {prompt_tokens} tokens long; "
-                f"lower {name} to at most {room}",
+                f"{name} is {limit} and {prompt_field(request)} is {counted_tokens(prompt_tokens)} "
+                f"long; lower {name} to at most {room}",
                 param=name,
             )
         if min(limit, room) > most:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from trtllm_truss.conversation.writing import write_as_json
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull, RequestError
+from trtllm_truss.literals import counted_tokens
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S, SHORT_RENDER_LIMIT_S
 from trtllm_truss.text.text_stream import TokenStream
@@ -321,13 +322,14 @@ def _too_long(request: GenerationRequest, tokens: str, engine: Engine) -> Reques
     field = prompt_field(request)
     if request.counts_only:
         return InvalidRequest(
-            f"{field} is {tokens} tokens long; at most {MAX_COUNTED_TOKENS} are counted. Divide "
-            "it, and count the parts.",
+            f"{field} is {counted_tokens(tokens)} long; at most {MAX_COUNTED_TOKENS} are "
+            "counted. Divide it, and count the parts.",
             param=field,
         )
     return ContextLengthExceeded.describe(
         engine.max_sequence_tokens,
-        f"{field} is {tokens} tokens long; shorten it to at most {engine.max_input_tokens}",
+        f"{field} is {counted_tokens(tokens)} long; shorten it to at most "
+        f"{engine.max_input_tokens}",
         param=field,
     )
 

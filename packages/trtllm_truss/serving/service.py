@@ -101,7 +101,7 @@ class Service:
     Args:
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
-        model_name: of config.yaml, for the metrics.
+        model_name: of config.yaml, for the metrics and for answers to requests that name none.
         is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
         kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
         owns_process: see `start_service`.
@@ -125,6 +125,7 @@ class Service:
         owns_process: bool = False,
     ) -> None:
         self._owns_process = owns_process
+        self.model_name = model_name or "model"
         self._status = status or ServiceStatus()
         self._settings, self._group = resolve_group(settings, environment)
         self._rank = read_rank(environment.variables)

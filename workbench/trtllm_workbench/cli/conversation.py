@@ -89,9 +89,9 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
     key_is_safe = secure and not is_loopback(parts.hostname)
     if api_key and key_is_safe:
         headers["Authorization"] = f"Api-Key {api_key}"
-    if parts.path.rstrip("/") == "/v1":
+    if f"{parts.path}/".startswith("/v1/") and not parts.path.startswith("/v1/models/"):
         raise InvalidRequest(
-            f"--url is {url!r}; name the server without /v1, which is OpenAI's API."
+            f"--url is {url!r}; name the server without {parts.path}, a route of OpenAI's API."
         )
     path = parts.path if parts.path not in ("", "/") else _LOCAL_PATH
     connection = connect(parts.hostname, parts.port)

@@ -25,7 +25,7 @@ from itertools import combinations
 from types import FrameType
 from typing import Any
 
-from trtllm_truss.cli.common import add_truss_options, echo, port
+from trtllm_truss.cli.common import add_truss_options, draining, echo, port
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.local_requests import is_private
@@ -204,9 +204,8 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
     truss_config = read_config(options.truss, options.config)
     settings = parse_settings(truss_config)
     model_name = str(truss_config.get("model_name") or "model")
-    stopping = _Stopping(
-        patience_s(settings.serving, own=own_server(options.truss, options.config))
-    )
+    own = own_server(options.truss, options.config)
+    stopping = _Stopping(patience_s(settings.serving, own=own), reports=not own)
     pulse = Pulse(lambda: server.status)
 
     def on_record(record: Mapping[str, Any]) -> None:
@@ -273,7 +272,8 @@ def patience_s(limits: Serving, *, own: bool) -> float:
 class _Stopping:
     """Stops the server on a signal; before there is a server, ends the command."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, *, reports: bool) -> None:
+        self._reports = reports  # our own server does
         self.requested = False
         self._server: TrussServer | None = None
         self._pulse: Pulse | None = None
@@ -298,7 +298,8 @@ class _Stopping:
             if is_first:
                 raise SystemExit(0)
         elif is_first:
-            echo(f"{signal.Signals(number).name}: draining running requests …")
+            if self._reports:
+                echo(draining(number, self._patience_s))
             self._server.stop(self._patience_s)
             if self._pulse is not None:
                 self._pulse.stopping()

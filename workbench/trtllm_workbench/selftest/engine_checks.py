@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.machine.describe import CompatibilityMode, Machine
-from trtllm_truss.machine.runtime import mpi_version
+from trtllm_truss.machine.runtime import TritonInstallation, mpi_version
 from trtllm_truss.processes.child import SHARED_MEMORY
 from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
 from trtllm_workbench.selftest.served_model import (
@@ -451,7 +451,14 @@ def _versions() -> dict[str, str]:
 def _triton(machine: Machine) -> Held:
     if machine.triton is None:
         raise FellShort(machine.triton_problem)
-    return Held(f"{machine.triton.version or 'version unknown'}: {machine.triton.executable}")
+    return Held(f"{_triton_version(machine.triton)}: {machine.triton.executable}")
+
+
+def _triton_version(triton: TritonInstallation) -> str:
+    if triton.version is None and triton.stub is not None:  # the wheel's, without TRITON_VERSION
+        with suppress(PackageNotFoundError):
+            return f"nvidia-pytriton {version('nvidia-pytriton')}"
+    return triton.version or "a Triton without a file TRITON_VERSION"
 
 
 def _runtime(machine: Machine) -> Held:

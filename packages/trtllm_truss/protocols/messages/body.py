@@ -44,7 +44,8 @@ class MessagesFields(MessagesExtensions):
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
         "model",
-        description="Echoed; one model is served, by any name. The name of an adapter chooses it.",
+        description="Echoed, by default config.yaml's `model_name`; one model is served, by any "
+        "name. The name of an adapter chooses it.",
     )
     max_tokens: int = Field(
         ge=1, le=INT32_MAX, description="Limit of generated tokens; cut down to the context."

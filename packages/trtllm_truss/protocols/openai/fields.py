@@ -120,7 +120,8 @@ class SharedFields(OpenAIExtensions):
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
         "model",
-        description="Echoed; one model is served, by any name. The name of an adapter chooses it.",
+        description="Echoed, by default config.yaml's `model_name`; one model is served, by any "
+        "name. The name of an adapter chooses it.",
     )
     max_tokens: int | None = Field(
         None,
