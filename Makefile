@@ -14,6 +14,8 @@ DYNAMO := .venv-dynamo
 DYNAMO_READY := $(DYNAMO)/.ready
 FLEET := .venv-fleet
 FLEET_READY := $(FLEET)/.ready
+PEERS := .venv-peers
+PEERS_READY := $(PEERS)/.ready
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 CONSOLE ?= 8081
@@ -38,7 +40,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines hosts unit clients fleet dynamo check format docs lock sbom bench simulate clean
+.PHONY: help setup demo chat console serve test engines hosts unit clients fleet dynamo check format docs lock sbom bench peers simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -164,10 +166,20 @@ bench: $(READY) ## measure the serving path (CASES="..."); updates docs/performa
 	@$(PIP) --quiet $(LOCKED) -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks $(CASES) --docs docs
 
+peers: $(READY) $(PEERS_READY) ## measure the CPU example beside llama.cpp's server; updates docs/performance.md
+	@$(BIN)/python -m benchmarks peers --rounds 5 --docs docs
+
+$(PEERS_READY): $(READY) requirements-peers.txt
+	@echo "peers: llama.cpp's server (130 MB installed)"
+	@rm -rf $(PEERS)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(PEERS)
+	@$(BIN)/uv pip install --quiet --python $(PEERS) $(LOCKED) -r requirements-peers.txt
+	@touch $@
+
 simulate: $(READY) ## simulate a fleet in virtual time; updates docs/scale.md and plots
 	@$(PIP) --quiet $(LOCKED) -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks.fleet --docs docs
 
 clean: ## remove .venv, caches and run folders
-	rm -rf $(VENV) $(CLIENTS) $(DYNAMO) $(FLEET) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
+	rm -rf $(VENV) $(CLIENTS) $(DYNAMO) $(FLEET) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).with_name("uv")
-NAMES = ("dev", "clients", "aider", "dynamo", "fleet", "bench")
+NAMES = ("dev", "clients", "aider", "dynamo", "fleet", "bench", "peers")
 """Locks with all dependencies; a later one may follow the versions of an earlier one."""
 FOLLOWED = {"bench": "dev"}
 ALONE = ("pip", "wheels", "frontend")

@@ -16,7 +16,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = tuple(
     f"requirements-{name}.txt"
-    for name in ("pip", "dev", "wheels", "clients", "aider", "dynamo", "frontend", "fleet", "bench")
+    for name in (
+        *("pip", "dev", "wheels", "clients", "aider", "dynamo", "frontend", "fleet", "bench"),
+        "peers",
+    )
 )
 _PIN = re.compile(r"([a-z0-9-]+)(?:\[[a-z0-9,-]+\])?==([^ ]+)(?: ; (.*?))? \\")
 _HASH = re.compile(r" +--hash=sha256:([0-9a-f]{64})(?: \\)?")

@@ -26,6 +26,7 @@ MEASURED = (
     "tracing",
     "scrapes",
     "dynamo",
+    "peers",
 )
 ALL = (*MEASURED, "chaos", "soak")
 

@@ -15,8 +15,8 @@ from benchmarks.load.record import Record
 _HEAD_END = b"\r\n\r\n"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _EVENT = b"data:"
-_TAIL_BYTES = 512
-"""Enough for the last event and the last chunk's frame."""
+_TAIL_BYTES = 2048
+"""Enough for the last events, llama.cpp's with its timings too, and the last chunk's frame."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)

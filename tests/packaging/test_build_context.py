@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
 TRUSS = Path(sys.executable).with_name("truss")
 LIMIT_BYTES = 4_000_000
 CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__")
-ENVIRONMENTS = (".venv", ".venv-clients", ".venv-dynamo", ".venv-fleet")
+ENVIRONMENTS = (".venv", ".venv-clients", ".venv-dynamo", ".venv-fleet", ".venv-peers")
 
 
 @pytest.fixture(scope="module")

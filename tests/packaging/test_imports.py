@@ -130,7 +130,8 @@ def test_tests_and_tools_import_their_requirements(folder: str) -> None:
     known = {*of_file("requirements.txt"), *of_file("requirements-dev.in")}
     known |= of_file("requirements-wheels.in").keys()
     if folder == "benchmarks":
-        known |= {*of_file("requirements-bench.in"), "tensorrt-llm"}
+        known |= {*of_file("requirements-bench.in"), *of_file("requirements-peers.in")}
+        known.add("tensorrt-llm")
     if folder == "tests":
         known |= (
             STAND_INS | TRUSS_SERVER | {"batch", "known-model", "sampling"}
