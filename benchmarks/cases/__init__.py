@@ -17,6 +17,7 @@ MEASURED = (
     "slow-readers",
     "endurance",
     "hostile",
+    "new-guides",
     "leavers",
     "download",
     "cold-start",

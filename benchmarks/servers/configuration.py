@@ -28,6 +28,8 @@ def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any)
     """
     config = yaml.safe_load(base.read_text(encoding="utf-8"))
     config["model_metadata"].pop("generation", None)  # greedy answers are the same in each run
+    # Without the program that checks guides, unless a case names the key.
+    (config["model_metadata"].get("runtime") or {}).pop("guided_decoding_backend", None)
     config["runtime"] = {"predict_concurrency": CONCURRENCY}
     for key, value in metadata.items():
         old = config["model_metadata"].get(key)

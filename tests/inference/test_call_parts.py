@@ -40,6 +40,9 @@ class CountingGate(GuideGate):
     def fix_blanks(self, guide: Guide) -> Guide:
         return guide
 
+    def begin(self, guide: Guide) -> None:
+        return None
+
     async def admit(self, request: GenerationRequest, guide: Guide) -> CheckedGuide:
         self.admitted.append(guide)
         return CheckedGuide(guide, 1)

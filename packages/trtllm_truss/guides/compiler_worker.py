@@ -8,8 +8,9 @@ Protocol, one JSON array a line: `[number, limit_s, *guide]` in, with the fields
 `[number, verdict, reason, kept_bytes]` out, after a first line "ready". The reason of a good schema
 is a keyword without effect, or null. Lines with the verdict `part` precede the verdict on a schema:
 their texts, joined, are the grammar to send instead. The program loads the vocabulary once and
-forks for each guide, so no guide ends it. The end of its input kills it and its children. All run
-at low priority.
+forks for each guide, so no guide ends it. Two forks are made ahead and have compiled a trivial
+guide before "ready". The end of its input kills it and its children. A guide that takes long is
+compiled at low priority, and so are those that come without a pause.
 
 `python -m trtllm_truss.guides.compiler_worker INFO` is that of TensorRT-LLM. INFO is the file of
 `xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package, so its image holds
@@ -30,7 +31,9 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -100,6 +103,11 @@ _STUCK_S = 30.0  # without CPU time: a busy machine gives a low priority little,
 _IDLE_LIMIT_S, _IDLE_CHECK_S = 5.0, 0.01
 _ACTIVITY = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _NICENESS = 10
+_QUICK_S = 0.1
+_SPARES = 2
+"""Guides that are checked at once."""
+_SILENCE_S = 0.2
+_READ_BYTES = 1 << 16
 _GROWTH = 4  # largest ratio of the second half's time to the first half's
 _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
@@ -168,23 +176,87 @@ def serve(
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
-    os.nice(_NICENESS)
     follow = load()
     _wait_for_idle_threads()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for output in (sys.stdout, sys.stderr):
         os.dup2(nowhere, output.fileno())  # libraries repeat parts of guides
-    os.write(answers, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-
-    def trial(guide: Guide, compiler_works: Callable[[], None]) -> Trial:
-        return _attempt(guide, compiler_works, follow, brackets_only)
-
-    for line in sys.stdin:
-        if os.fork() == 0:
-            _watch(line, answers, trial)
+    spares = _Spares(_Trials(answers, follow, brackets_only))
+    spares.fill(wait=True)
+    os.write(answers, b"ready\n")
+    for line in _lines(on_silence=spares.fill):
+        if not spares.give(line):
+            _answer(answers, json.loads(line)[0], GuideVerdict.FAILED, _COMPILER_FAILED)
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+def _lines(on_silence: Callable[[], None]) -> Iterator[bytes]:
+    """Yield the lines of the standard input.
+
+    Args:
+        on_silence: called `_SILENCE_S` after the last line.
+    """
+    rest, is_due = b"", False
+    while True:
+        if is_due and not select.select([0], [], [], _SILENCE_S)[0]:
+            on_silence()
+            is_due = False
+        if not (part := os.read(0, _READ_BYTES)):
+            return
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            is_due = True
+            yield line
+
+
+class _Spares:
+    """Warm processes that wait for a guide each; the next ones are forked in silence.
+
+    Those that are forked for a guide at once, since too many came, have a low priority.
+    """
+
+    def __init__(self, trials: _Trials) -> None:
+        self._trials = trials
+        self._inputs: deque[int] = deque()
+
+    def fill(self, *, wait: bool = False) -> None:
+        """Fork as many as lack.
+
+        Args:
+            wait: until each has compiled the smallest guide, or has failed to.
+        """
+        warming = [self._fork() for _ in range(_SPARES - len(self._inputs))]
+        for descriptor in warming:
+            if wait:
+                os.read(descriptor, 1)
+            os.close(descriptor)
+
+    def give(self, line: bytes) -> bool:
+        """Give a line to one of them; False if each has been killed."""
+        for _ in range(_SPARES + 1):
+            if not self._inputs:
+                os.close(self._fork(niceness=_NICENESS))
+            with contextlib.suppress(BrokenPipeError):
+                with open(self._inputs.popleft(), "wb", buffering=0) as pipe:  # noqa: PTH123
+                    pipe.write(line)
+                return True
+        return False
+
+    def _fork(self, niceness: int = 0) -> int:
+        """Fork one; return a descriptor that ends once it is warm."""
+        lines, given = os.pipe()
+        warms, warmed = os.pipe()
+        if os.fork() == 0:
+            for descriptor in (given, warms, *self._inputs):
+                os.close(descriptor)
+            os.nice(niceness)
+            self._trials.run(lines, warmed)
+        os.close(lines)
+        os.close(warmed)
+        self._inputs.append(given)
+        return warms
 
 
 def _wait_for_idle_threads() -> None:
@@ -218,43 +290,105 @@ def _other_threads() -> dict[str, list[str]]:
     return found
 
 
-def _watch(
-    line: str,
-    answers: int,
-    attempt: Callable[[Guide, Callable[[], None]], Trial],
-) -> NoReturn:
-    """Fork a process for a guide and answer for it if a signal ends it."""
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        number, limit_s, *guide = json.loads(line)
-        works = mmap.mmap(-1, 1)  # shared with the child: the compiler has compiled another guide
+@dataclass(frozen=True)
+class _Trials:
+    """Trials of one guide each, in a fork of a process that watches it.
+
+    Attributes:
+        answers: the descriptor for verdicts.
+        brackets_only: see `find_misread_pair`.
+    """
+
+    answers: int
+    follow: Follow
+    brackets_only: bool
+
+    def run(self, lines: int, warmed: int) -> NoReturn:
+        """Wait for a line, have its guide tried, and answer for the fork if a signal ends it.
+
+        Args:
+            lines: the descriptor of the line; its end ends both processes.
+            warmed: a descriptor to close once the compiler works.
+        """
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            works = mmap.mmap(-1, 1)  # shared with the fork: the compiler has compiled a guide
+            child, given = self._fork(works, lines, warmed)
+            os.close(warmed)
+            with open(lines, "rb") as pipe:
+                line = pipe.read()
+            if line and os.waitpid(child, os.WNOHANG)[0]:  # for want of memory, say
+                works[0] = 0
+                child, given = self._fork(works, given)
+            with contextlib.suppress(BrokenPipeError), open(given, "wb") as pipe:  # noqa: PTH123
+                pipe.write(line)
+            if not line:
+                os._exit(0)
+            _end_if_stuck(child)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status != 0:
+                number = json.loads(line)[0]
+                _answer(self.answers, number, *_death(-status, compiler_works=bool(works[0])))
+        finally:
+            os._exit(1)
+
+    def _fork(self, works: mmap.mmap, *closed: int) -> tuple[int, int]:
+        """Fork; return the id and a descriptor for the line.
+
+        Args:
+            closed: descriptors of this process that the fork closes, the last one once it is warm.
+        """
+        reads, given = os.pipe()
         child = os.fork()
         if child == 0:
-            signal.setitimer(signal.ITIMER_PROF, limit_s)
-            trial = attempt(Guide(*guide), lambda: works.write_byte(1))
-            grammar = "" if trial.fault else trial.grammar or ""
-            for start in range(0, len(grammar), _PART_CHARACTERS):
-                part = grammar[start : start + _PART_CHARACTERS]
-                _answer(answers, number, GuideVerdict.PART, part)
-            verdict = GuideVerdict.FAULTY if trial.fault else GuideVerdict.GOOD
-            _answer(answers, number, verdict, trial.fault or trial.unkept, trial.kept_bytes)
-            os._exit(0)
-        _end_if_stuck(child)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status != 0:
-            _answer(answers, number, *_death(-status, compiler_works=bool(works[0])))
-    finally:
-        os._exit(1)
+            try:
+                for descriptor in (given, *closed[:-1]):
+                    os.close(descriptor)
+                self.follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
+                works[0] = 1
+                os.close(closed[-1])
+                with open(reads, "rb") as pipe:  # noqa: PTH123 - a descriptor
+                    line = pipe.read()
+                if line:
+                    self._try(line)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(reads)
+        return child, given
+
+    def _try(self, line: bytes) -> None:
+        number, limit_s, *guide = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        trial = _attempt(Guide(*guide), self.follow, self.brackets_only)
+        grammar = "" if trial.fault else trial.grammar or ""
+        for start in range(0, len(grammar), _PART_CHARACTERS):
+            part = grammar[start : start + _PART_CHARACTERS]
+            _answer(self.answers, number, GuideVerdict.PART, part)
+        verdict = GuideVerdict.FAULTY if trial.fault else GuideVerdict.GOOD
+        _answer(self.answers, number, verdict, trial.fault or trial.unkept, trial.kept_bytes)
 
 
 def _end_if_stuck(child: int) -> None:
-    """Wait for the end of a child; end one that uses no CPU time for `_STUCK_S`."""
+    """Wait for the end of a child; end one that uses no CPU time for `_STUCK_S`.
+
+    Most guides take milliseconds. After `_QUICK_S` the child gets a low priority.
+    """
     ended = os.pidfd_open(child)
     used_s = -1.0
+    if not select.select([ended], [], [], _QUICK_S)[0]:
+        _lower_priority(child)
     while not select.select([ended], [], [], _STUCK_S)[0]:
         before_s, used_s = used_s, _used_s(child)
         if used_s == before_s:
             os.kill(child, signal.SIGALRM)
+
+
+def _lower_priority(process: int) -> None:
+    lowest = os.getpriority(os.PRIO_PROCESS, os.getppid()) + _NICENESS
+    with contextlib.suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{process}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(task.name), lowest)
 
 
 def _used_s(process: int) -> float:
@@ -288,14 +422,12 @@ def brief(reason: str) -> str:
 
 def _attempt(
     guide: Guide,
-    compiler_works: Callable[[], None],
     follow: Follow,
     brackets_only: bool,
 ) -> Trial:
-    """Try a guide.
+    """Try a guide, once another one was compiled: each error is this one's.
 
     Args:
-        compiler_works: called once another guide is compiled: from then on, an error is this one's.
         brackets_only: see `find_misread_pair`.
     """
     _limit_memory()
@@ -306,8 +438,6 @@ def _attempt(
         return Trial(f"it is not JSON ({error}); send a JSON schema.")
     except (MemoryError, RecursionError):
         return Trial(_TOO_LARGE)
-    follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
-    compiler_works()
     try:
         if guide.language == "json_schema":
             return _attempt_schema(guide, follow)

@@ -9,6 +9,7 @@ import asyncio
 import importlib.util
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -165,7 +166,10 @@ class _Job:
 
 
 class GuideValidator:
-    """Validates guides in a compiler worker. Thread-safe; the first guide starts the worker.
+    """Validates guides in a compiler worker. Thread-safe.
+
+    `start` starts the worker, or the first guide does. One that ends is replaced at once, but at
+    most one a minute without a guide.
 
     Two guides run at once, by turns the smallest and the oldest; if too many wait, the largest is
     refused. So a caller with many large guides does not keep out others with small ones. Each
@@ -199,7 +203,7 @@ class GuideValidator:
         self._known_characters = 0
         self._grammars: dict[int, list[str]] = {}  # the parts that were received
         self._worker: _Worker | None = None
-        self._trial: _Worker | None = None
+        self._renewed_s = -math.inf
         self._clock = clock
         self._failure, self._failed_until_s = "", 0.0
         self._sender: threading.Thread | None = None
@@ -231,27 +235,21 @@ class GuideValidator:
                 self._enqueue(_Job(guide, key, [result], estimate_work(guide)))
         return result
 
-    def try_out(self) -> threading.Thread:
-        """Start the program once in a thread, log why if it cannot be, and end it."""
+    def start(self) -> threading.Thread:
+        """Start the program in a thread, which ends once it is warm, or has failed."""
 
         def start() -> None:
-            with self._changed:
-                if self._closed:
-                    return
-                try:
-                    trial = self._trial = self._new_worker(lambda _: None)
-                except (OSError, RuntimeError) as error:
+            try:
+                worker = self._start()
+            except CheckFailed:  # closed meanwhile
+                return
+            except (OSError, RuntimeError) as error:
+                with self._changed:
                     self._has_failed(f"{_UNCHECKED}: {error}.")
-                    return
-            is_ready = trial.wait_until_ready()
-            trial.kill()
-            trial.wait()
-            complaint = trial.complaint()
-            with self._changed:
-                if not is_ready and not self._closed:
-                    self._has_failed(_ended(trial.status), complaint)
+                return
+            worker.wait_until_ready()
 
-        thread = threading.Thread(target=start, name="guide-trial", daemon=True)
+        thread = threading.Thread(target=start, name="guide-start", daemon=True)
         thread.start()
         return thread
 
@@ -270,10 +268,10 @@ class GuideValidator:
             self._slow.clear()
             self._jobs.clear()
             self._changed.notify_all()
-            workers = [self._worker, self._trial]
+            worker = self._worker
         for waiter in (waiter for job in waiting for waiter in job.waiters):
             waiter.cancel()
-        for worker in filter(None, workers):
+        if worker is not None:
             worker.kill()
             worker.wait()
         if self._sender is not None:
@@ -308,7 +306,7 @@ class GuideValidator:
                 self._finish(number, GuideVerdict.FAILED, self._failure)
                 continue
             try:
-                worker = self._worker or self._start()
+                worker = self._start()
             except (OSError, RuntimeError) as error:  # the last: no thread
                 self._finish(number, GuideVerdict.FAILED, str(error))
                 continue
@@ -347,18 +345,15 @@ class GuideValidator:
         return job
 
     def _start(self) -> _Worker:
+        """Return the program, started if it does not run."""
         with self._changed:
             if self._closed:
                 raise CheckFailed(_CLOSED)
-            self._worker = self._new_worker(self._take, self._worker_has_ended)
+            if self._worker is None:
+                self._worker = _Worker(
+                    self._program, self._environment, self._take, self._worker_has_ended
+                )
             return self._worker
-
-    def _new_worker(
-        self,
-        on_verdict: Callable[[list[Any]], None],
-        on_exit: Callable[[int], None] = lambda _: None,
-    ) -> _Worker:
-        return _Worker(self._program, self._environment, on_verdict, on_exit)
 
     def _take(self, line: list[Any]) -> None:
         number, verdict, text, kept_bytes = line
@@ -378,7 +373,10 @@ class GuideValidator:
                 if worker is not None and not worker.has_started and status > 0:
                     self._has_failed(reason, complaint)
                 else:
-                    logger.error("%s The next one starts another.", reason)
+                    logger.error("%s Another one is started.", reason)
+                    if self._clock() - self._renewed_s > _FAILURE_KEPT_S:
+                        self._renewed_s = self._clock()
+                        self.start()
         for number in running:
             self._finish(number, GuideVerdict.FAILED, reason)
 
@@ -483,6 +481,17 @@ class GuideGate:
         rest = guide.text.removeprefix("{")
         return guide._replace(text=_LLGUIDANCE_OPTIONS + ("" if rest == "}" else ", ") + rest)
 
+    def begin(self, guide: Guide) -> Future[CheckedGuide] | None:
+        """Begin the check that `admit` waits for; None if it would refuse the guide without one."""
+        if self._kept is not None and guide not in self._kept and not self._kept.has_room():
+            return None
+        return self._check.check(self._checked_form(guide))
+
+    def _checked_form(self, guide: Guide) -> Guide:
+        if self._library == "llguidance":  # it reads schemas itself
+            return guide._replace(is_strict=False, strict_parts=())
+        return guide
+
     def engine_is_gone(self) -> None:
         if self._kept is not None:
             self._kept.clear()
@@ -496,8 +505,8 @@ class GuideGate:
             EngineUnavailable: the check failed.
         """
         name = request.name("guide")
-        if self._library == "llguidance":  # it reads schemas itself
-            guide = guide._replace(is_strict=False, strict_parts=())
+        guide = self._checked_form(guide)
+        if self._library == "llguidance":
             return (await self._checked(guide, name))._replace(guide=guide)
         if self._kept is None:
             return await self._checked(guide, name)
@@ -566,7 +575,4 @@ def guide_check_for(
             "XGrammar's Python package is not installed: only length, depth and repetitions of "
             "guides are checked"
         )
-    guides = GuideValidator(program, environment, compile_limit_s)
-    if tokenizer_info is not None:  # a library of TensorRT-LLM's image, which may not load here
-        guides.try_out()
-    return guides
+    return GuideValidator(program, environment, compile_limit_s)

@@ -11,6 +11,7 @@ What each choice repeats is bounded by the product: prompts times choices times 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import fields
 from functools import cached_property
 from operator import attrgetter
@@ -19,7 +20,7 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.guides.guide import CheckedGuide
 from trtllm_truss.guides.validator import GuideGate
 from trtllm_truss.inference.tokenization import EncodedPrompt, prompt_field
-from trtllm_truss.requests import GenerationRequest
+from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWords
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 
@@ -59,6 +60,7 @@ class CallParts:
         self._stop_word_ids = stop_word_ids
         self._guides = guides
         self._checked: CheckedGuide | None = None
+        self._begun: Future[CheckedGuide] | None = None
         self._require_known_ids()
 
     def serve(self, request: GenerationRequest) -> bool:
@@ -99,6 +101,32 @@ class CallParts:
         spellings = (each for word in self._request.bad_words for each in (word, f" {word}"))
         return [self._tokenizer.encode(each, add_special_tokens=False) for each in spellings]
 
+    def begin_check(self) -> None:
+        """Begin the check of the guide, while the prompt is encoded."""
+        if self._guide is not None and self._checked is None and self._begun is None:
+            assert self._guides is not None, "it has a guide"
+            self._begun = self._guides.begin(self._guide)
+
+    def drop_check(self) -> None:
+        """Do without the check, unless another caller waits for it."""
+        if self._begun is not None:
+            self._begun.cancel()
+
+    @cached_property
+    def _guide(self) -> Guide | None:
+        """The guide to check; None if there is none, or if nothing could end its answer."""
+        request = self._request
+        if request.guide is None or self._guides is None or not self._can_end:
+            return None
+        guide = request.guide
+        return self._guides.fix_blanks(guide) if request.fixes_blanks else guide
+
+    @property
+    def _can_end(self) -> bool:
+        if self.special_stop_words:
+            return True
+        return bool(self._tokenizer.eos_ids) and not self._request.ignore_eos
+
     async def checked_guide(self) -> CheckedGuide | None:
         """Wait for the check of the guide; None without a guide, or without a check.
 
@@ -110,15 +138,17 @@ class CallParts:
         request, guides = self._request, self._guides
         if request.guide is None:
             return None
-        if not self.special_stop_words and (request.ignore_eos or not self._tokenizer.eos_ids):
+        if not self._can_end:
             name = request.name("guide")
             raise InvalidRequest(
                 f"{name} needs the model's end of sequence to end the answer; do not ignore it.",
                 param=name,
             )
-        if guides is not None and self._checked is None:
-            guide = guides.fix_blanks(request.guide) if request.fixes_blanks else request.guide
-            self._checked = await guides.admit(request, guide)
+        if guides is not None and self._guide is not None and self._checked is None:
+            try:
+                self._checked = await guides.admit(request, self._guide)
+            finally:
+                self.drop_check()
         return self._checked
 
     def _require_known_ids(self) -> None:

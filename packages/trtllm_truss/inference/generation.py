@@ -12,13 +12,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import ExitStack, aclosing
 from functools import partial
 from itertools import chain, count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
-from trtllm_truss.guides.validator import GuideGate, guide_check_for, kept_guides_for
+from trtllm_truss.guides.validator import GuideGate, GuideValidator, kept_guides_for
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat, Slot
 from trtllm_truss.inference.answer_reader import (
     AnswerReader,
@@ -36,7 +35,6 @@ from trtllm_truss.inference.preprocessing import (
 from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics import CallLine, Metrics, RequestMetrics
-from trtllm_truss.processes.child import child_environment
 from trtllm_truss.requests import (
     AnswerItem,
     FinishReason,
@@ -46,7 +44,6 @@ from trtllm_truss.requests import (
     TokenDelta,
     Usage,
 )
-from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import ResponseStream, TritonClient
@@ -398,34 +395,23 @@ class RequestPipeline(NamedTuple):
 
 def build_request_pipeline(
     settings: Settings,
-    environment: Environment,
     engine: Engine,
     capacity: Capacity | None,
     tensorrt_llm_version: str | None,
-    tokenizer_info: Path | None,
+    guides: GuideValidator | None,
     tokenizer: TextTokenizer,
     connect: Callable[[], TritonClient],
     heartbeat: EngineHeartbeat,
     metrics: Metrics,
-    resources: ExitStack,
 ) -> RequestPipeline:
     """Build admission and generator of an engine.
 
     Args:
-        tokenizer_info: TensorRT-LLM's vocabulary file; None without guided decoding.
+        guides: None without guided decoding.
         connect: returns the connection to the running engine, or raises EngineUnavailable.
-        resources: what to close when the engine stops.
     """
     admission = Admission.for_engine(settings, engine, capacity)
-    guides = guide_check_for(
-        engine,
-        tokenizer_info,
-        child_environment(environment.variables, settings.serving.pass_environment),
-        settings.serving.guide_compile_limit_s,
-    )
     kept = kept_guides_for(engine, settings, tensorrt_llm_version)
-    if guides is not None:
-        resources.callback(guides.close)
     capabilities = Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version)
     preprocessor = Preprocessor(
         engine,

@@ -396,13 +396,19 @@ class Preprocessor:
         if parts is None or not parts.serve(request):
             validate_capabilities(request, self._engine, self._capabilities)
             parts = CallParts(request, self._tokenizer, self._stop_word_ids, self._guides)
-        prompt = await encode_prompt(
-            request,
-            self._tokenizer,
-            self._engine,
-            self._encodings,
-            control_tokens=self._capabilities.control_tokens_in_messages,
-        )
+        if request.needs_engine:
+            parts.begin_check()
+        try:
+            prompt = await encode_prompt(
+                request,
+                self._tokenizer,
+                self._engine,
+                self._encodings,
+                control_tokens=self._capabilities.control_tokens_in_messages,
+            )
+        except BaseException:
+            parts.drop_check()
+            raise
         engine_request = self._engine_request(request, prompt, parts, next(request_ids))
         if trace is not None and self._engine.takes_trace_headers:
             engine_request.trace_headers = trace.headers()

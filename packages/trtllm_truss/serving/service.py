@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
+from trtllm_truss.guides.validator import guide_check_for
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
-from trtllm_truss.processes.child import end_everything, sweep, temporary_folder
+from trtllm_truss.processes.child import (
+    child_environment,
+    end_everything,
+    sweep,
+    temporary_folder,
+)
 from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import KernelCache
@@ -50,6 +56,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
+
+_GUIDES_LIMIT_S = 60.0
+"""For the program that checks guides to be warm, once all else is ready; the first guide waits for
+the rest."""
 
 
 class StartupLog:
@@ -265,6 +275,17 @@ class Service:
             self._load_tokenizer, resolved.tokenizer_folder, log.phase("tokenizer")
         )
         importing = thread.submit(_import_request_path, meanwhile)
+        vocabulary = tokenizer_info_file(self._settings, engine, repository)
+        guides = guide_check_for(
+            engine,
+            vocabulary,
+            child_environment(self._environment.variables, self._settings.serving.pass_environment),
+            self._settings.serving.guide_compile_limit_s,
+        )
+        warming = None
+        if guides is not None:
+            self._resources.callback(guides.close)
+            warming = guides.start()
         if lead is not None:
             self._resources.callback(lead.leader.close)
             with log.phase("hosts") as details:
@@ -309,17 +330,17 @@ class Service:
 
         path = build_request_pipeline(
             self._settings,
-            self._environment,
             resolved.engine,
             resolved.capacity,
             prepared.version,
-            tokenizer_info_file(self._settings, resolved.engine, repository),
+            guides,
             tokenizer,
             lambda: supervisor.client,
             heartbeat,
             self.metrics,
-            self._resources,
         )
+        if warming is not None:
+            warming.join(_GUIDES_LIMIT_S)
         self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
         mounted = self._resources.enter_context(MountedFiles(resolved.unchecked).checking())
         self._running = _Running(supervisor, path, mounted)

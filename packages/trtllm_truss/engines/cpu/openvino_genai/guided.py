@@ -52,7 +52,7 @@ class Arrival(NamedTuple):
 
 
 class GuidedRequests:
-    """Checks guides, and compiles them in a thread of low priority, one at a time.
+    """Checks guides, and compiles them in a thread, one at a time, at low priority beside requests.
 
     A step that meets a new guide compiles it, and no request gets a token until then. A compiled
     guide costs a step milliseconds. While a guide compiles, no step may begin a request with a
@@ -87,11 +87,12 @@ class GuidedRequests:
     def is_compiling(self) -> bool:
         return self._compiling is not None
 
-    def advance(self, may_compile: bool) -> list[Arrival]:
+    def advance(self, may_compile: bool, *, others_run: bool) -> list[Arrival]:
         """Handle finished checks and compilations, and begin the next compilation.
 
         Args:
             may_compile: True if no request with a guide is about to begin.
+            others_run: True if requests run, which a compilation should not slow.
 
         Returns:
             Requests with compiled guides, removed from the queue.
@@ -103,7 +104,7 @@ class GuidedRequests:
             del self._checked[arrival]
         if self._checked and may_compile and not ready and not self.is_compiling:
             arrival, compiled_bytes = next(iter(self._checked.items()))
-            self._compile(_guide(arrival), compiled_bytes)
+            self._compile(_guide(arrival), compiled_bytes, NICENESS if others_run else 0)
         self._send_heartbeats()
         return ready
 
@@ -151,19 +152,21 @@ class GuidedRequests:
             else:
                 arrival.sender.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
 
-    def _compile(self, guide: Guide, compiled_bytes: int) -> None:
+    def _compile(self, guide: Guide, compiled_bytes: int, niceness: int) -> None:
         if not self._compiled.has_room(compiled_bytes):
             self._compiled.clear()
             self._engine.forget_guides()
         result: Future[None] = Future()
         result.add_done_callback(lambda _: self._wake())
         self._compiling = guide, compiled_bytes, result
-        compiling = threading.Thread(target=self._compile_into, args=(guide, result), daemon=True)
+        given = guide, result, niceness
+        compiling = threading.Thread(target=self._compile_into, args=given, daemon=True)
         compiling.start()
 
-    def _compile_into(self, guide: Guide, result: Future[None]) -> None:
+    def _compile_into(self, guide: Guide, result: Future[None], niceness: int) -> None:
         # The priority of this thread, and of threads that XGrammar starts in it.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        if niceness:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         try:
             self._engine.compile_guide(guide)
         except Exception as error:  # noqa: BLE001 - reported by the scheduler

@@ -255,7 +255,9 @@ class Scheduler:
             while not self._closing:
                 self._read_inbox()
                 self._drop_cancelled()
-                for arrival in self._guided.advance(may_compile=not self._guide_comes):
+                for arrival in self._guided.advance(
+                    may_compile=not self._guide_comes, others_run=bool(self._running)
+                ):
                     self._enqueue(arrival)
                 for arrival in self._scoring.advance():
                     self._enqueue(arrival)
