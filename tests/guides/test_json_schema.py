@@ -418,5 +418,42 @@ def test_members_that_may_follow_are_not_tried_with_each_blank(*, any_blanks: bo
 def test_tokens_that_end_a_long_count_are_allowed_if_they_are_taken(schema: Any) -> None:
     """XGrammar's mask allowed `."` with more behind it, which the matcher does not take."""
     grammar = convert_schema(json.dumps(text(**schema)), any_blanks=False).grammar
-    for before in ('"', '"ab', '"' + "ab" * 70):
+    for before in ('"', '"ab', '"' + "ab" * 70, '"' + "ab" * 79):
         assert wrong_masks(grammar, before, [" \\", '.",', ' """', 'a"', " \n", "ab", '"a']) == []
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0, 129), (5, 200), (33, 255), (0, 256), (130, 130), (160, 191), (70, 5000)]
+)
+def test_long_strings_have_the_lengths_of_their_schema(least: int, most: int) -> None:
+    fits = fits_of(text(minLength=least, maxLength=most))
+    lengths = {*range(0, 300, 7), *(n + 32 * k for n in (-1, 0, 1) for k in range(1, 9))}
+    for length in sorted(lengths | {n + k for n in (least, most) for k in (-1, 0, 1)} - {-1}):
+        assert fits(json.dumps("aé漢"[length % 3] * length, ensure_ascii=False)) is (
+            least <= length <= most
+        ), length
+
+
+def test_long_strings_of_a_schema_have_their_rules_in_common() -> None:
+    """Each count above 128 took XGrammar seconds."""
+    strings = {f"p{number}": text(maxLength=500 + number) for number in range(8)}
+    one, eight = (
+        convert_schema(json.dumps({"properties": each}), any_blanks=False).grammar
+        for each in ({"p0": strings["p0"]}, strings)
+    )
+    assert eight.count("[^") == one.count("[^")
+
+
+def test_names_with_the_conditions_of_further_members_are_not_told_apart() -> None:
+    """Each of their beginnings costs as much as a string of any text."""
+    same = {"type": "string"}
+    named = {"name": {**same, "description": "Of a person."}, "city": same, "note": {}}
+    schema = {"type": "object", "properties": named, "additionalProperties": same}
+    fits, told_apart = fits_of(schema), fits_of({**schema, "minProperties": 1})
+    assert "_text_" not in convert_schema(json.dumps(schema), any_blanks=False).grammar
+    assert fits('{"city": "a", "name": "b", "names": "c"}')
+    assert not fits('{"names": 1}')
+    assert not told_apart('{"city": "a", "name": "b"}')
+    is_number = fits_of({**schema, "properties": {**named, "city": {"type": "number"}}})
+    assert is_number('{"city": 1, "name": "b", "cities": "c"}')
+    assert not is_number('{"name": "b", "names": "c", "city": "a"}')

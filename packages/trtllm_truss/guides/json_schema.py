@@ -53,6 +53,7 @@ from trtllm_truss.guides.schema_parts import (
     References,
     Schema,
     are_equal,
+    conditions,
     counts_of,
     kind_of,
     mapping,
@@ -104,6 +105,10 @@ _MAX_CHAIN = 128
 """Characters of a string with a length that may hold escapes: each takes a rule. Above, a class is
 counted, which cannot hold them: XGrammar 0.1.32 takes 15 s to compile a counted choice of a class
 and escapes, and 0.3 s for each token of the answer (49,152 tokens)."""
+
+_BLOCK = 32
+"""Characters of the smallest block of long strings. One of 16 halves the time to compile again, and
+adds as much to that of an answer."""
 
 
 class Conversion(NamedTuple):
@@ -414,8 +419,11 @@ class _Converter:
             if not nodes and not least and most is None:
                 return self._basic("basic_string")
             found = repeated_class(nodes[0] if nodes else ANY_TEXT) if len(nodes) < 2 else None
-            if found and (text := _repeated(*found, least, most)):
-                return text
+            if found and (counted := _counted(*found, least, most)):
+                chars, least, most = counted
+                if most is None or most <= _MAX_CHAIN:
+                    return f'"\\"" {chars}{_count(least, most)} "\\""'
+                return f'"\\"" {self._long(chars, least, most)}'
         has_lengths = bool(least) or most is not None
         is_single = len(nodes) == 1 and not (has_lengths or names or absent)
         if is_single and (written := write_anchored(nodes[0])):
@@ -438,6 +446,43 @@ class _Converter:
         escape, rest = self._basic("string_escape"), self._basic(_REST)
         self._rules.update(write_automaton(automaton, base, rest, escape))
         return f'"\\"" {base}'
+
+    def _long(self, chars: str, least: int, most: int) -> str:
+        """Return the grammar of so many characters and the quote, as blocks of characters.
+
+        XGrammar 0.1.32 takes 4.5 s for a count above 128 and 26 kB for each state; blocks take
+        2 s, and all strings of the schema have them in common (49,152 tokens).
+        """
+        parts = [self._block(chars, size) for size in _powers(least)]
+        few = least % _BLOCK
+        parts += [f"{chars}{{{few},{few}}}"] if few else []
+        return " ".join((*parts, self._at_most(chars, most - least)))
+
+    def _block(self, chars: str, size: int) -> str:
+        """Return the rule of so many characters: `_BLOCK`, or two blocks of half the size."""
+        if size == _BLOCK:
+            body = " ".join([chars] * size)
+        else:
+            half = self._block(chars, size // 2)
+            body = f"{half} {half}"
+        return self._shared_rule(("block", chars, size), f"chars_{size}", body)
+
+    def _at_most(self, chars: str, most: int) -> str:
+        """Return the rule of at most so many characters and the quote."""
+        name = f"chars_to_{most}"
+        if most < _BLOCK:
+            body = f'"\\"" | {chars} {self._at_most(chars, most - 1)}' if most else '"\\""'
+        else:
+            size = _powers(most)[0]
+            block = self._block(chars, size)
+            body = f"{self._at_most(chars, size - 1)} | {block} {self._at_most(chars, most - size)}"
+        return self._shared_rule(("at most", chars, most), name, body)
+
+    def _shared_rule(self, key: tuple[Any, ...], name: str, body: str) -> str:
+        """Return the name of a rule that several strings have, and add it once."""
+        if (known := self._texts.get(key)) is None:
+            known = self._texts[key] = self._named_rule(name, body)
+        return known
 
     def _without_a_part(
         self,
@@ -636,7 +681,7 @@ class _Object:
                 (*own, *self._names_nodes),
                 self._least_name,
                 self._most_name,
-                tuple(self._named),
+                tuple(self._named) if own else self._told_apart(),
                 tuple(node for node in nodes if node not in own),
             )
             if key is None:
@@ -649,6 +694,21 @@ class _Object:
         if not found:
             return None
         return self._to._rule(f"{self._name}_member", " | ".join(found))
+
+    def _told_apart(self) -> tuple[str, ...]:
+        """Return the names that a further member may not have, since their values are others.
+
+        Each of their beginnings costs XGrammar as much time as a string of any text. With
+        `minProperties` a further member has to count, which one that repeats a name does not.
+        """
+        if self._least or self._further is False:
+            return tuple(self._named)
+        further = conditions(self._further)
+        return tuple(
+            name
+            for name, schema in self._named.items()
+            if conditions(schema) not in ("{}", further)
+        )
 
     def _tails_reached(self) -> list[set[int]]:
         """Return for each place the numbers of the members that `_tail` may begin with."""
@@ -768,10 +828,10 @@ def _implied_type(schema: Schema) -> str | None:
     return next(has, None)
 
 
-def _repeated(
+def _counted(
     chars: Any, least: int, most: int | None, min_length: int, max_length: int | None
-) -> str | None:
-    """Return the grammar of a string of one class of characters, with a length.
+) -> tuple[str, int, int | None] | None:
+    """Return a class of characters, and how often it may stand in a string with a length.
 
     Returns:
         None if it needs escapes and is short enough for an automaton, or if there is no string.
@@ -784,7 +844,13 @@ def _repeated(
         return None
     if most == 0 or (most is not None and least > most):
         return None
-    return f'"\\"" {written[0]}{_count(least, most)} "\\""'
+    return written[0], least, most
+
+
+def _powers(length: int) -> list[int]:
+    """Return the sizes of the blocks of a text, the largest first, without its last characters."""
+    blocks = length // _BLOCK
+    return [_BLOCK << bit for bit in reversed(range(blocks.bit_length())) if blocks >> bit & 1]
 
 
 def _count(least: int, most: int | None) -> str:

@@ -242,6 +242,19 @@ def values_of(schema: Schema) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
+def conditions(schema: Any) -> str:
+    """Return what a schema asks of values, as JSON that is equal for equal conditions."""
+    if schema is True:
+        return "{}"
+    if isinstance(schema, Mapping):
+        schema = {key: schema[key] for key in schema if not _is_annotation(key)}
+    return json.dumps(schema, sort_keys=True)
+
+
+def _is_annotation(key: str) -> bool:
+    return key not in (*OF_VALUES, *CHOICES, *WITHOUT_EFFECT, "const", "enum")
+
+
 def are_equal(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
@@ -284,8 +297,7 @@ def _merge_keyword(key: str, one: Any, other: Any) -> Any:
     if key in _MERGED:
         kind, merge = _MERGED[key]
         return merge(one, other) if isinstance(one, kind) and isinstance(other, kind) else None
-    is_annotation = key not in (*OF_VALUES, *CHOICES, *WITHOUT_EFFECT, "const", "enum")
-    return one if is_annotation else None
+    return one if _is_annotation(key) else None
 
 
 def _merge_types(one: Any, other: Any) -> list[Any]:
