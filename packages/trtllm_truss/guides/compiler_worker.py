@@ -312,50 +312,55 @@ class _Trials:
         """
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            works = mmap.mmap(-1, 1)  # shared with the fork: the compiler has compiled a guide
-            child, given = self._fork(works, lines, warmed)
+            begins = mmap.mmap(-1, 1)  # shared with the fork: it has read its guide
+            child, given = self._fork(begins, lines, warmed)
             os.close(warmed)
             with open(lines, "rb") as pipe:
                 line = pipe.read()
-            if line and os.waitpid(child, os.WNOHANG)[0]:  # for want of memory, say
-                works[0] = 0
-                child, given = self._fork(works, given)
-            with contextlib.suppress(BrokenPipeError), open(given, "wb") as pipe:  # noqa: PTH123
-                pipe.write(line)
+            status = self._hand_over(line, child, given)
             if not line:
                 os._exit(0)
-            _end_if_stuck(child)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if status != 0:
+            if status and not begins[0]:  # killed while it waited, for want of memory, say
+                status = self._hand_over(line, *self._fork(begins))
+            if status:
                 number = json.loads(line)[0]
-                _answer(self.answers, number, *_death(-status, compiler_works=bool(works[0])))
+                _answer(self.answers, number, *_death(-status, has_begun=bool(begins[0])))
         finally:
             os._exit(1)
 
-    def _fork(self, works: mmap.mmap, *closed: int) -> tuple[int, int]:
+    def _fork(self, begins: mmap.mmap, *inherited: int) -> tuple[int, int]:
         """Fork; return the id and a descriptor for the line.
 
         Args:
-            closed: descriptors of this process that the fork closes, the last one once it is warm.
+            begins: set to 1 by the fork once it has read its line.
+            inherited: descriptors that the fork closes, the last one once it is warm.
         """
         reads, given = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                for descriptor in (given, *closed[:-1]):
+                for descriptor in (given, *inherited[:-1]):
                     os.close(descriptor)
                 self.follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
-                works[0] = 1
-                os.close(closed[-1])
+                for descriptor in inherited[-1:]:
+                    os.close(descriptor)
                 with open(reads, "rb") as pipe:  # noqa: PTH123 - a descriptor
                     line = pipe.read()
                 if line:
+                    begins[0] = 1
                     self._try(line)
                 os._exit(0)
             finally:
                 os._exit(1)
         os.close(reads)
         return child, given
+
+    def _hand_over(self, line: bytes, child: int, given: int) -> int:
+        """Give a fork its line; return its status, negative for a signal, once it has ended."""
+        with contextlib.suppress(BrokenPipeError), open(given, "wb") as pipe:
+            pipe.write(line)
+        _end_if_stuck(child)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     def _try(self, line: bytes) -> None:
         number, limit_s, *guide = json.loads(line)
@@ -395,15 +400,19 @@ def _used_s(process: int) -> float:
     return time.clock_gettime(~process << 3 | 2)  # clock_getcpuclockid(3)
 
 
-def _death(number: int, *, compiler_works: bool) -> tuple[GuideVerdict, str]:
-    """Map the signal that ended a process; negative is an exit status."""
+def _death(number: int, *, has_begun: bool) -> tuple[GuideVerdict, str]:
+    """Map the signal that ended a process; negative is an exit status.
+
+    Args:
+        has_begun: the compiler has compiled another guide, and this one was begun.
+    """
     if number == signal.SIGPROF:
         return GuideVerdict.SLOW, "it takes too long to compile; simplify it."
     if number == signal.SIGVTALRM:
         return GuideVerdict.FAULTY, "its tokens take too long to find; make it less ambiguous."
     if number == signal.SIGALRM:
         return GuideVerdict.FAILED, "Guides cannot be checked: there was no result in time."
-    if number < 0 or not compiler_works:
+    if number < 0 or not has_begun:
         return GuideVerdict.FAILED, _COMPILER_FAILED
     return GuideVerdict.FAULTY, _CRASHES
 
