@@ -108,6 +108,10 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     file = config or truss / "config.yaml"
     try:
         content = yaml_files.load(file.read_text(encoding="utf-8"), _Loader)
+    except NotADirectoryError:
+        raise SettingsError(
+            f"--truss {truss} is a file; name its folder, or the file with --config."
+        ) from None
     except FileNotFoundError:
         raise SettingsError(
             f"{file} does not exist; "

@@ -215,7 +215,37 @@ def test_a_folder_without_its_option(capsys: pytest.CaptureFixture[str]) -> None
     assert caught.value.code == 2
     got = capsys.readouterr().err
     assert got.startswith("usage: trtllm-truss check [-h] [--truss DIR]")
-    assert "unrecognized arguments: my-truss" in got
+    told = "unrecognized arguments: my-truss; name the Truss's folder with --truss my-truss"
+    assert told in got
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["sevre"], "invalid choice: 'sevre'; did you mean serve?"),
+        (["xyz"], "invalid choice: 'xyz'; choose from init, serve, "),
+        (["check", "--trus", "x", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+        (["init", "./x", "--accelerater=H100"], "; did you mean --accelerator?"),
+        (["init", "vllm", "serve", "a/b", "--dtype", "half"], "; quote the command"),
+    ],
+)
+def test_a_wrong_command_line_names_the_right_one(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_config_of_another_truss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("model_name: whisper\nresources: {accelerator: T4}\n")
+    assert main(["check", "--truss", str(tmp_path)]) == 2
+    told = "config.yaml has no model_metadata, so it is not a Truss of trtllm-truss; name another"
+    assert told in capsys.readouterr().out
+    assert main(["check", "--truss", str(file)]) == 2
+    assert f"--truss {file} is a file; name its folder" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["file/sub", "file/sub/sub"])

@@ -114,7 +114,7 @@ def test_a_repository(tmp_path: Path) -> None:
 
 
 def test_the_command_line() -> None:
-    assert f"unrecognized arguments: {ONE_LINE}\r\n" in shown("check", FORGED)
+    assert f"unrecognized arguments: {ONE_LINE}; name the Truss's" in shown("check", FORGED)
 
 
 def run_replaced(program: str, *arguments: str) -> tuple[int, list[str]]:

@@ -425,6 +425,15 @@ def test_an_engine_that_is_here_decides_over_its_parameters(
     assert content["description"] == "A checkpoint in TensorRT-LLM's LLM API behind Triton."
 
 
+def test_words_that_are_not_options(run_import: Import, tmp_path: Path) -> None:
+    assert "no command of" in run_import("vllm", "serve", "a/b")[1]
+    assert "quote the whole command." in run_import("vllm", "serve", "a/b")[1]
+    truss = file_of(tmp_path, "config.yaml", "model_metadata: {engine_repository: a/b}")
+    assert "so there is nothing to convert; check it with" in run_import(truss)[1]
+    notes = file_of(tmp_path, "notes.txt", "hello")
+    assert "line 1 is not key=value, as in serving.properties" in run_import(notes)[1]
+
+
 def test_without_a_truss_init_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "vllm serve a/b", "--truss", str(tmp_path)]) == 2
     told = capsys.readouterr().err

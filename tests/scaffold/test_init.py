@@ -496,7 +496,7 @@ def test_a_build_on_a_gpu_that_cannot_be_named(
 
 def test_a_missing_tokenizer_is_asked_for(tmp_path: Path, refused: Refused) -> None:
     engine = write(tmp_path / "engine", new_config())
-    assert "Name it with --tokenizer." in refused(str(engine))
+    assert "name a repository with --tokenizer" in refused(str(engine))
 
 
 def test_a_tokenizer_that_is_a_program_needs_consent(
@@ -527,6 +527,17 @@ def test_a_name_for_both_a_repository_and_a_folder(
     (tmp_path / "org/name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert "write ./org/name for the folder" in refused("org/name")
+
+
+def test_a_folder_with_something_else_is_named(tmp_path: Path, refused: Refused) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    assert "the engine repository holds no file." in refused(str(folder))
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"x")
+    assert "it is a LoRA adapter; name its base model" in refused(str(folder))
+    model = write_checkpoint(tmp_path / "model", llama(), 1)
+    assert "name a repository with --tokenizer that holds one" in refused(str(model))
 
 
 def test_an_empty_name_is_not_this_folder(

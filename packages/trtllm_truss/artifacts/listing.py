@@ -367,7 +367,7 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
         )
     raise ArtifactError(
         f"no tokenizer found: no {_FAST}, no vocabulary to build one from, and "
-        f"{len(ggufs)} .gguf files; name a tokenizer_repository that holds one "
+        f"{len(ggufs) or 'no'} .gguf files; name a tokenizer_repository that holds one "
         "(`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)."
     )
 

@@ -18,6 +18,7 @@ from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.literals import one_line
 from trtllm_truss.mpi_job import read_rank
 from trtllm_truss.processes.limits import limit_core_dumps
+from trtllm_truss.validation import did_you_mean
 
 USAGE_STATUS = 2
 
@@ -35,6 +36,9 @@ SERVER_COMMANDS: Commands = {
     }
 }
 
+
+_SERVERS = frozenset({"vllm", "trtllm-serve", "text-generation-launcher", "docker"})
+"""Programs whose command lines `init` and `import` read."""
 
 _OF_RANK_0 = frozenset({"serve", "dynamo"})
 """Commands that `mpirun` or `srun` starts once for each GPU, and that rank 0 alone runs."""
@@ -57,9 +61,8 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
         with unwinding():
             options, unknown = _parser(packages, words).parse_known_args(words)
             if unknown:
-                # A server's command line that is not quoted falls apart.
-                quote = "; quote the command" if {"import", "init"} & set(words[:1]) else ""
-                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{quote}")
+                remedy = _remedy(options.parser, words, unknown)
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{remedy}")
             return int(options.run(options))
     except KeyboardInterrupt:
         return 130
@@ -71,9 +74,31 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
         return 1
 
 
+def _remedy(parser: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
+    """Return the end of the sentence about arguments that the command does not have."""
+    known = [each for action in parser._actions for each in action.option_strings]
+    first = unknown[0].partition("=")[0]
+    is_wrapped = bool(_SERVERS & set(words[1:]))  # a command line that is not quoted falls apart
+    if not is_wrapped and first.startswith("-") and (meant := did_you_mean(first, known)):
+        return f"; did you mean {meant}?"
+    if is_wrapped and words[0] in ("import", "init"):
+        return "; quote the command"
+    if "--truss" in known and not first.startswith("-"):
+        return f"; name the Truss's folder with --truss {first}"
+    return ""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Name the nearest command, which argparse does from Python 3.14 on."""
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            meant = did_you_mean(str(value), names)
+            hint = f"did you mean {meant}?" if meant else f"choose from {', '.join(names)}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
 
 
 def _module_name(command: str) -> str:

@@ -45,6 +45,7 @@ KINDS: tuple[type[Engine], ...] = tuple(
 _PICKLED = (
     f"a model's weights as pickles; convert them to {WEIGHTS_SUFFIX}, or build an engine from them"
 )
+_ADAPTER = "adapter_config.json"
 _FOREIGN = {
     WEIGHTS_SUFFIX: f"a model's weights without their {CONFIG_FILE}; add it",
     **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLED),
@@ -159,6 +160,13 @@ def _contents(sizes: Mapping[str, int]) -> str:
         return "an encoder and a decoder, which is not supported"
     if nested:
         return f"no engine in its top folder but in {shortlist(nested)}; move the files up"
+    if not sizes:
+        return "no file"
+    if _ADAPTER in sizes:
+        return (
+            f"{_ADAPTER}: it is a LoRA adapter; name its base model, a Hugging Face checkpoint, "
+            "here, and the adapter under model_metadata.lora_adapters"
+        )
     for suffix, meaning in _FOREIGN.items():
         foreign = [name for name in names if name.endswith(suffix)]
         if foreign:

@@ -72,6 +72,10 @@ class Environment:
         return f"Environment(hf_access_token={'set' if self.hf_access_token else None})"
 
 
+_KEYS_LIKE_OURS = ("model_name", "model_cache", "model_class_name", "model_type", "model_framework")
+"""Truss's keys that are spelled like `model_metadata`."""
+
+
 def parse_settings(config: Mapping[str, Any]) -> Settings:
     """Validate the settings of a parsed config.yaml.
 
@@ -79,10 +83,14 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
         SettingsError: a key is unknown, missing, of the wrong type or out of range.
     """
     metadata = config.get("model_metadata") or {}
-    if "model_metadata" not in config and (
-        typed := did_you_mean("model_metadata", [str(key) for key in config])
-    ):
+    others = [str(key) for key in config if key not in _KEYS_LIKE_OURS]
+    if "model_metadata" not in config and (typed := did_you_mean("model_metadata", others)):
         raise SettingsError(f"config.yaml: {typed} is not a key; did you mean model_metadata?")
+    if "model_metadata" not in config:
+        raise SettingsError(
+            "config.yaml has no model_metadata, so it is not a Truss of trtllm-truss; name another "
+            "folder with --truss, or write a new one: trtllm-truss init ENGINE."
+        )
     if not isinstance(metadata, Mapping):
         raise SettingsError(
             f"config.yaml: model_metadata is {metadata!r}; it must be a mapping of settings."

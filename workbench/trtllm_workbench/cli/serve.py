@@ -272,7 +272,7 @@ def patience_s(limits: Serving, *, own: bool) -> float:
 class _Stopping:
     """Stops the server on a signal; before there is a server, ends the command."""
 
-    def __init__(self, patience_s: float, *, reports: bool) -> None:
+    def __init__(self, patience_s: float, *, reports: bool = True) -> None:
         self._reports = reports  # our own server does
         self.requested = False
         self._server: TrussServer | None = None

@@ -153,6 +153,13 @@ def _write_source(truss: Path, config: Path | None, destination: Path) -> list[t
 
 _TICK_S = 0.04
 _ORPHAN_GRACE_S = 1.0
+_CHATTER = (
+    *("Started server process", "Waiting for application s", "Application s", "Uvicorn running on"),
+    *("Shutting down", "Finished server process", "Using no-op tracing", "Executing model.load"),
+    "Loading truss model from file",
+)
+"""Lines of Uvicorn and Truss about themselves; this command says when the model is ready."""
+
 _PROBE = "/v1/models/model/schema"
 _WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and the address to connect to
 
@@ -330,7 +337,8 @@ class TrussServer:
         line = lines[0]
         self._on_record(record)
         self._has_failed |= bool(record.get(START_FAILED))
-        if not self._has_failed and _PROBE not in line:
+        is_chatter = level == "INFO" and str(record.get("message")).startswith(_CHATTER)
+        if not self._has_failed and _PROBE not in line and not is_chatter:
             if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
                 self._first_error = self._first_error or line
             for each in lines:

@@ -139,6 +139,11 @@ def read_sources(names: Sequence[str], kind: str | None = None) -> Found:
     if not (parts.commands or parts.mappings or parts.lines or parts.folders):
         raise SettingsError(f"{origin} has no options to import; name a source with some.")
     chosen = kind or _kind(parts, origin)
+    if not chosen and any("model_metadata" in content for content in parts.mappings.values()):
+        raise SettingsError(
+            f"{origin} is the config.yaml of a Truss without trt_llm, so there is nothing to "
+            "convert; check it with `trtllm-truss check --config`."
+        )
     if not chosen:
         raise SettingsError(
             f"{origin} is of no kind that its options tell; name it with --kind, one of "
@@ -185,7 +190,8 @@ def _read(names: Sequence[str]) -> _Parts:
             if command is None:
                 raise SettingsError(
                     f"SOURCE is {name[:_SHOWN]!r}, which is no file, no folder and no command of "
-                    "vllm, trtllm-serve or text-generation-launcher; correct it."
+                    "vllm, trtllm-serve or text-generation-launcher; "
+                    + ("quote the whole command." if len(names) > 1 else "correct it.")
                 )
             parts.commands.append(command)
         elif path.is_dir():
@@ -246,7 +252,8 @@ def read_lines(text: str, source: str) -> dict[str, str]:
         key, equals, value = content.partition("=")
         if not equals or not key.strip():
             raise SettingsError(
-                f"{source}, line {number} is not key=value; correct or remove the line."
+                f"{source}, line {number} is not key=value, as in serving.properties and "
+                "`docker run --env-file`; correct the line, or name another file."
             )
         values[key.strip()] = lmi.INLINE_COMMENT.sub("", value).strip().strip("\"'")
     return values

@@ -549,7 +549,8 @@ class _Texts:
         try:
             paths = own_tokenizer_paths(settings, repository)
         except ArtifactError as problem:
-            raise ArtifactError(f"{problem.message} Name it with --tokenizer.") from None
+            where = "name a tokenizer_repository", "name a repository with --tokenizer"
+            raise ArtifactError(problem.message.replace(*where)) from None
         return cls(repository.source, paths)
 
     def examine(self, engine: Engine) -> Sequence[Diagnostic]:
