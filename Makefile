@@ -110,7 +110,7 @@ clients: $(READY) $(CLIENTS_READY) ## run other people's clients against the CPU
 # Node is optional: without npm its clients are skipped. `npm ci` refuses the lock where the registry
 # lacks an optional package of another system; `install` takes the same versions and hashes from it.
 $(CLIENTS_READY): $(READY) requirements-clients.txt requirements-aider.txt tests/clients/node/package-lock.json
-	@echo "clients: OpenAI, Anthropic, LangChain, Codex, Claude Code, … (3 GB installed)"
+	@echo "clients: OpenAI, Anthropic, LangChain, Codex, Claude Code, … (4 GB installed)"
 	@rm -rf $(CLIENTS)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)
 	@# Without what tools/lock.py leaves out.

@@ -28,10 +28,11 @@ CALLS = {
     "Bash": {"command": COMMAND, "description": "Print"},
     "bash": {"command": COMMAND, "description": "Print"},
     "run_shell_command": {"command": COMMAND, "is_background": False},
+    "run_commands": {"commands": [COMMAND]},
     "say": {},
 }
-"""The arguments by the tool that a client offers: Codex, Claude Code, opencode, Qwen Code, and the
-tests' own agents."""
+"""The arguments by the tool that a client offers: Codex, Claude Code and Continue, opencode,
+Copilot and pi, Qwen Code, Cline, and the tests' own agents."""
 
 _ENDING = "<|im_start|>state\n{state}<|im_end|>\n<|im_start|>assistant\n"
 

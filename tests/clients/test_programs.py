@@ -70,6 +70,7 @@ def run(scripted: str, tmp_path: Path) -> Run:
         assert process.returncode == 0, said
         return said
 
+    run.address = scripted  # type: ignore[attr-defined]
     return run
 
 
@@ -99,6 +100,36 @@ def test_qwen_code(run: Run) -> None:
     file = "~/.qwen/settings.json"
     assert READ in run("Qwen Code", program, *options, QUESTION, file=file)
     assert KNOWN in run("Qwen Code", program, "--continue", *options, AGAIN, file=file)
+
+
+def test_copilot(run: Run) -> None:
+    program = page.NODE_MODULES / ".bin/copilot"
+    options = ("--allow-all-tools", "--no-color", "-p")
+    assert READ in run("GitHub Copilot CLI", program, *options, QUESTION)
+    assert KNOWN in run("GitHub Copilot CLI", program, "--continue", *options, AGAIN)
+
+
+def test_cline(run: Run) -> None:
+    """Resume no session: that takes a number, which only JSON output has."""
+    program = page.NODE_MODULES / ".bin/cline"
+    address = run.address  # type: ignore[attr-defined]
+    (line,) = [each for each in page.blocks("Cline", "")[0].splitlines() if "auth" in each]
+    arguments = line.replace(page.ADDRESS, address).split()[2:]
+    run("Cline", program, *arguments)
+    assert READ in run("Cline", program, "--auto-approve", "true", QUESTION)
+
+
+def test_continue(run: Run) -> None:
+    program, file = page.NODE_MODULES / ".bin/cn", "~/.continue/config.yaml"
+    assert READ in run("Continue", program, "--auto", "-p", QUESTION, file=file)
+    assert KNOWN in run("Continue", program, "--auto", "--resume", "-p", AGAIN, file=file)
+
+
+def test_pi(run: Run) -> None:
+    program, file = page.NODE_MODULES / ".bin/pi", "~/.pi/agent/models.json"
+    options = ("--provider", "truss", "--model", "any", "--offline", "-p")
+    assert READ in run("pi", program, *options, QUESTION, file=file)
+    assert KNOWN in run("pi", program, *options, "--continue", AGAIN, file=file)
 
 
 def test_aider(run: Run, tmp_path: Path) -> None:
