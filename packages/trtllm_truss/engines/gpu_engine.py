@@ -91,7 +91,7 @@ class GpuEngine(Engine):
 
     def check_container(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
         """Yield mismatches with the image of config.yaml and with the GPUs."""
-        yield from _check_image(host)
+        yield from _check_image(host, in_runtime=self.in_python_of_runtime)
         yield from _unknown_quantization(self.number_formats)
         yield from _check_gpus(self, host, settings.node_count)
         yield from _check_http(settings, host.version_for(self.built_version))
@@ -224,15 +224,19 @@ def _dotted(capability: ComputeCapability) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def _check_image(host: HostInfo) -> Iterator[Diagnostic]:
-    """Yield at most one diagnostic each for driver and Python of config.yaml's image."""
+def _check_image(host: HostInfo, *, in_runtime: bool) -> Iterator[Diagnostic]:
+    """Yield at most one diagnostic each for driver and Python of config.yaml's image.
+
+    Args:
+        in_runtime: Triton's Python models of this engine run in TensorRT-LLM's Python.
+    """
     image = None if host.image is None else find_image(host.image)
     if host.driver_fits is not None:
         yield from _check_installed_cuda(host)
     elif image is not None:
         yield from _check_driver(image, host.gpus or ())
     if image is not None:
-        yield from _check_python(image, host.python)
+        yield from _check_python(image, host.python, in_runtime=in_runtime)
 
 
 def _check_installed_cuda(host: HostInfo) -> Iterator[Diagnostic]:
@@ -262,7 +266,7 @@ def _needed(minimum: Release | None) -> str:
     return f"update the driver to {'.'.join(map(str, minimum))}, or " if minimum else ""
 
 
-def _check_python(image: Image, python: str | None) -> Iterator[Diagnostic]:
+def _check_python(image: Image, python: str | None, *, in_runtime: bool) -> Iterator[Diagnostic]:
     wanted = image.python_executable_path
     in_environment = python is not None and python.startswith(f"{IMAGE_ENVIRONMENT}/")
     if in_environment and image.environment is None:
@@ -272,12 +276,17 @@ def _check_python(image: Image, python: str | None) -> Iterator[Diagnostic]:
             f"does not have; set it to {wanted}.",
         )
     elif image.environment is not None and (python is None or in_environment):
+        models = (
+            f"; Triton's Python models run in {image.environment} all the same"
+            if in_runtime
+            else ""
+        )
         found = f"is {python}" if python else "is not set, so that it is the first on PATH"
         yield warning(
             "python_of_tensorrt_llm",
             f"config.yaml: base_image.python_executable_path {found}; Truss would install its "
             f"server's packages into {image.environment}, among those of TensorRT-LLM. Set it to "
-            f"{wanted}; Triton's Python models run in {image.environment} all the same.",
+            f"{wanted}{models}.",
         )
 
 

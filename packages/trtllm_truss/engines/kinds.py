@@ -159,7 +159,10 @@ def _contents(sizes: Mapping[str, int]) -> str:
     if {"encoder", "decoder"} <= set(nested):
         return "an encoder and a decoder, which is not supported"
     if nested:
-        return f"no engine in its top folder but in {shortlist(nested)}; move the files up"
+        return (
+            f"no engine in its top folder but in {shortlist(nested)}; name that folder itself, or "
+            "a repository that holds its files in the top folder"
+        )
     if not sizes:
         return "no file"
     if _ADAPTER in sizes:

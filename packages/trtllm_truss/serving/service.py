@@ -267,7 +267,7 @@ class Service:
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
             repository = prepared.render(self._data_dir, run_folder / "repository")
-            details.append(str(repository))
+            logger.debug("the Triton model repository is %s", repository)
         if self._owns_process:
             hide_secrets()  # before there is a template of a stranger
         thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))

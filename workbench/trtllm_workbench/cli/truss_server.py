@@ -156,7 +156,7 @@ _ORPHAN_GRACE_S = 1.0
 _CHATTER = (
     *("Started server process", "Waiting for application s", "Application s", "Uvicorn running on"),
     *("Shutting down", "Finished server process", "Using no-op tracing", "Executing model.load"),
-    "Loading truss model from file",
+    *("Loading truss model from file", "Completed model.load"),
 )
 """Lines of Uvicorn and Truss about themselves; this command says when the model is ready."""
 
@@ -415,7 +415,10 @@ def _require_free(host: str, port: int) -> None:
             reason = "is in use by another program"
             if isinstance(error, PermissionError):
                 reason = "needs privileges that this user lacks"
-            raise SettingsError(f"port {port} {reason}; choose another one with --port.") from None
+            option = "PORT=…" if "MAKELEVEL" in os.environ else "--port"  # `make serve PORT=8090`
+            raise SettingsError(
+                f"port {port} {reason}; choose another one with {option}."
+            ) from None
 
 
 def _readable(line: str) -> tuple[str, list[str], dict[str, Any]]:
