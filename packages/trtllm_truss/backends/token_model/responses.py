@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -162,6 +162,7 @@ class RunningRequest:
         sender: ResponseSender,
         *,
         normalize_log_probs: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
         self.sender = sender
@@ -173,6 +174,7 @@ class RunningRequest:
         self._is_first = True
         self.sent = 0
         self._sent_at = -math.inf
+        self._clock = clock
 
     @property
     def generated(self) -> int:
@@ -207,7 +209,7 @@ class RunningRequest:
 
     def is_due(self, interval_s: float) -> bool:
         """Return True if a stream has waited for its next response long enough."""
-        return self.request.streaming and time.monotonic() >= self._sent_at + interval_s
+        return self.request.streaming and self._clock() >= self._sent_at + interval_s
 
     def send(self, *, final: bool, cached_tokens: int | None = None) -> None:
         """Send the new tokens, or all that were generated if the answer is not streamed.
@@ -218,7 +220,7 @@ class RunningRequest:
         """
         sent, self.sent = self.sent, self.generated
         is_first, self._is_first = self._is_first, False
-        self._sent_at = time.monotonic()
+        self._sent_at = self._clock()
         outputs = build_outputs(
             self.request,
             self.beams,

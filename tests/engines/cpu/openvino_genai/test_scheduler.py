@@ -22,6 +22,7 @@ from tests.backends.token_model.backend_requests import (
 )
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_truss.backends.token_model.responses import RunningRequest
 from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
 from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
@@ -48,13 +49,44 @@ def test_a_stream_has_one_response_a_token_and_ends_with_the_last(scheduler: Sch
     assert caller.finals == 1
 
 
-def test_later_tokens_are_collected_for_an_interval(
+def test_tokens_of_many_streams_are_collected_and_those_of_two_are_not(
     engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
-    caller = run(start_scheduler(engine, response_interval_s=60.0), PROMPT, 6, streaming=True)
+    scheduler = start_scheduler(engine, response_interval_s=600.0)
 
-    assert [outputs["output_ids"].shape for outputs in caller.responses] == [(1, 1, 1), (1, 1, 5)]
-    assert caller.tokens == run(start_scheduler(engine), PROMPT, 6, streaming=True).tokens
+    def shapes(streams: int) -> list[list[int]]:
+        callers = [submit(scheduler, PROMPT, 6, streaming=True) for _ in range(streams)]
+        return [[r["output_ids"].shape[-1] for r in one.wait().responses] for one in callers]
+
+    assert shapes(1) == [[1] * 6]
+    assert shapes(2) == [[1] * 6] * 2
+    assert shapes(8) == [[1, 5]] * 8
+
+
+@pytest.mark.parametrize(
+    ("streams", "step_s", "events"),
+    [
+        pytest.param(1, 0.016, 64, id="1: each token"),
+        pytest.param(2, 0.018, 64, id="2: each token"),
+        pytest.param(3, 0.021, 64, id="3: a step takes longer than the interval"),
+        pytest.param(8, 0.026, 14, id="8: five tokens"),
+        pytest.param(64, 0.14, 33, id="64: two tokens"),
+    ],
+)
+def test_events_of_64_tokens(streams: int, step_s: float, events: int) -> None:
+    """In virtual time, with steps as long as on two idle cores."""
+    interval_s = scheduling.response_interval_s(streams, EngineSettings.response_interval_s)
+    now = 0.0
+    caller = Caller()
+    stream = RunningRequest(request(PROMPT, 64, streaming=True), caller, clock=lambda: now)
+    for token in range(64):
+        now += step_s
+        stream.add(100 + token)
+        if token == 63 or stream.is_due(interval_s):
+            stream.send(final=token == 63)
+
+    assert len(caller.responses) == events
+    assert sum(outputs["output_ids"].shape[-1] for outputs in caller.responses) == 64
 
 
 def test_an_idle_engine_gathers_simultaneous_requests(

@@ -55,7 +55,7 @@ class EngineSettings:
         chunked_context: read long prompts in parts, between the steps of running requests.
         evict: admit requests that may not fit together; some are then recomputed later.
         cancellation_check_s: interval of checks for cancelled requests, with few requests.
-        response_interval_s: time to collect tokens of a stream, with few requests.
+        response_interval_s: longest time to collect tokens of a stream, with many streams.
         ignored: keys that were set and have no meaning on a CPU.
     """
 
@@ -69,7 +69,7 @@ class EngineSettings:
     exclude_input_in_output: bool = False
     normalize_log_probs: bool = True
     cancellation_check_s: float = 0.1
-    response_interval_s: float = 0.06
+    response_interval_s: float = 0.24
     ignored: tuple[str, ...] = ()
 
 

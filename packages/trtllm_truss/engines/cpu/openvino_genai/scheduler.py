@@ -177,8 +177,12 @@ logger = logging.getLogger(__name__)
 # The pipeline's step holds the GIL and uses every core, so all other work costs throughput. On two
 # cores a response takes 0.3 to 0.7 ms through Triton's Python backend, a check for cancellation 0.1
 # to 0.2 ms, where a token takes 12 ms. Both are therefore done less often the more requests are
-# running: the interval is multiplied by their number over the first figure, at most by the second.
-_RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 4, 4
+# running. Few streams get each token as it comes: a step of one takes longer than their responses.
+# With more, tokens are collected for a time that grows with each, and is longest from the last
+# figure on.
+_STREAMS_AT_ONCE, _STREAMS_SLOWEST = 2, 14
+# The interval of checks is multiplied by the number of requests over the first figure, at most by
+# the second.
 _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 # Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
 # while one follows another closely.
@@ -309,7 +313,7 @@ class Scheduler:
         if now < self._next_check:
             return
         self._cancel_where(lambda one: one.sender.is_cancelled())
-        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM)
+        times = max(1.0, min(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM))
         self._next_check = now + times * self._settings.cancellation_check_s
 
     def _cancel_where(self, chosen: Callable[[Arrival | Generation], bool]) -> None:
@@ -423,8 +427,8 @@ class Scheduler:
         if not (self._running or self._long_prompts.is_reading):
             return
         generating = sum(g.generating for g in self._running) + self._long_prompts.is_reading
-        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
-        interval_s = times * self._settings.response_interval_s
+        streams = sum(g.request.streaming for g in self._running)
+        interval_s = response_interval_s(streams, self._settings.response_interval_s)
         try:
             if generating:
                 self._engine.step(accompanied=generating < 2)
@@ -473,9 +477,11 @@ class Scheduler:
         self._waiting.clear()
 
 
+def response_interval_s(streams: int, longest_s: float) -> float:
+    """Return the minimum time between two responses to each of so many streams."""
+    share = (streams - _STREAMS_AT_ONCE) / (_STREAMS_SLOWEST - _STREAMS_AT_ONCE)
+    return longest_s * max(0.0, min(share, 1.0))
+
+
 def _log_stopped(request: TensorRequest, generated: int) -> None:
     logger.info("stopped id=%s after=%d", request.id, generated)
-
-
-def _clamped(times: float, maximum: float) -> float:
-    return max(1.0, min(times, maximum))
