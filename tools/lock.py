@@ -16,10 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).with_name("uv")
-NAMES = ("dev", "clients", "aider", "dynamo", "fleet", "bench", "peers")
+NAMES = ("dev", "serve", "clients", "aider", "dynamo", "fleet", "bench", "peers")
 """Locks with all dependencies; a later one may follow the versions of an earlier one."""
-FOLLOWED = {"bench": "dev"}
-ALONE = ("pip", "wheels", "frontend")
+FOLLOWED = {"serve": "dev", "bench": "dev"}
+ALONE = ("pip", "wheels", "reference", "frontend")
 """Locks without dependencies."""
 LEFT_OUT = ("rouge-score", "sqlitedict", "word2number")
 """Dependencies of lm_eval that are source packages, which no lock may hold: it imports them only

@@ -17,7 +17,19 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCKS = tuple(
     f"requirements-{name}.txt"
     for name in (
-        *("pip", "dev", "wheels", "clients", "aider", "dynamo", "frontend", "fleet", "bench"),
+        *(
+            "pip",
+            "serve",
+            "dev",
+            "wheels",
+            "reference",
+            "clients",
+            "aider",
+            "dynamo",
+            "frontend",
+            "fleet",
+            "bench",
+        ),
         "peers",
     )
 )
