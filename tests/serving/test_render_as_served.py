@@ -37,8 +37,9 @@ def served(config: dict[str, Any], folder: Path) -> dict[str, bytes]:
     executable = folder / "tritonserver"
     executable.write_text(KEEP_AND_END)
     executable.chmod(0o755)
-    (folder / "backends").mkdir()
+    (folder / "backends/tensorrtllm").mkdir(parents=True)
     variables = {
+        "TRITON_BACKEND_DIRECTORY": str(folder / "backends"),
         "TRITON_SERVER_EXECUTABLE": str(executable),
         "KEPT": str(folder / "kept"),
         "PATH": "/usr/bin:/bin",
