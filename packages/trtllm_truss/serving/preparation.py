@@ -437,9 +437,9 @@ def write_tokenizer_info(
     Raises:
         ArtifactError: the tokenizer is unreadable.
     """
-    from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
+    from trtllm_truss.text.tokenizer import read_parts
 
-    parts = read_tokenizer_folder(tokenizer_dir, trust_remote_code=trust_remote_code)
+    _, parts = read_parts(tokenizer_dir, trust_remote_code=trust_remote_code)
     ids = parts.backend.get_vocab(with_added_tokens=True)
     tokens = [""] * (max(ids.values()) + 1)
     for token, token_id in ids.items():

@@ -466,7 +466,8 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokeni
         ) from panic
 
 
-def _load(path: Path, trust_remote_code: bool) -> TextTokenizer:
+def read_parts(path: Path, *, trust_remote_code: bool) -> tuple[Path, TokenizerParts]:
+    """Read the tokenizer of `load_tokenizer`; return its folder, or its ``.gguf`` file, too."""
     source = path if path.is_dir() else path.parent
     names = {
         file.relative_to(source).as_posix(): file.stat().st_size
@@ -479,9 +480,12 @@ def _load(path: Path, trust_remote_code: bool) -> TextTokenizer:
         raise ArtifactError(f"the tokenizer in {source}: {error.message}") from error
     if files[0].endswith(GGUF_SUFFIX):
         source = source / files[0]
-        parts = read_gguf_tokenizer(source)
-    else:
-        parts = read_tokenizer_folder(source, trust_remote_code=trust_remote_code)
+        return source, read_gguf_tokenizer(source)
+    return source, read_tokenizer_folder(source, trust_remote_code=trust_remote_code)
+
+
+def _load(path: Path, trust_remote_code: bool) -> TextTokenizer:
+    source, parts = read_parts(path, trust_remote_code=trust_remote_code)
     try:
         return TextTokenizer(parts)
     except TemplateLimitError as error:
