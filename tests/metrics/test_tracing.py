@@ -313,11 +313,11 @@ async def test_spans_arrive_at_a_receiver(
         tracing.close()
     assert receiver.paths == [path if len(path) > 1 else "/v1/traces"]
     spans = receiver.spans("trtllm-truss")
-    assert [span.name for span in spans] == [*PHASES, "chat model"]
+    assert [span.name for span in spans] == [*PHASES, "chat smollm2"]
     assert {span.trace_id.hex() for span in spans} == {TRACE_ID}
     assert spans[-1].parent_span_id.hex() == CALLERS_SPAN
     lines = (tmp_path / "spans").read_text().splitlines()
-    assert [json.loads(line)["name"] for line in lines] == [*PHASES, "chat model"]
+    assert [json.loads(line)["name"] for line in lines] == [*PHASES, "chat smollm2"]
 
 
 async def call_and_export(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
