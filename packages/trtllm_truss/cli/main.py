@@ -18,7 +18,6 @@ from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.literals import one_line
 from trtllm_truss.mpi_job import read_rank
 from trtllm_truss.processes.limits import limit_core_dumps
-from trtllm_truss.validation import did_you_mean
 
 USAGE_STATUS = 2
 
@@ -76,6 +75,8 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
 
 def _remedy(parser: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
     """Return the end of the sentence about arguments that the command does not have."""
+    from trtllm_truss.validation import did_you_mean  # imports pydantic
+
     known = [each for action in parser._actions for each in action.option_strings]
     first = unknown[0].partition("=")[0]
     is_wrapped = bool(_SERVERS & set(words[1:]))  # a command line that is not quoted falls apart
@@ -95,6 +96,8 @@ class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Name the nearest command, which argparse does from Python 3.14 on."""
         if action.choices is not None and value not in action.choices:
+            from trtllm_truss.validation import did_you_mean
+
             names = [str(choice) for choice in action.choices]
             meant = did_you_mean(str(value), names)
             hint = f"did you mean {meant}?" if meant else f"choose from {', '.join(names)}"
