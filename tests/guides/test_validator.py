@@ -275,13 +275,13 @@ def test_a_start_tells_what_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_a_started_program_is_warm_and_checks_the_first_guide(
     guides: GuideValidator, tmp_path: Path
 ) -> None:
-    """Two forks, each with its watcher, have compiled a guide before the start ends."""
+    """Three forks, each with its watcher, have compiled a guide before the start ends."""
     guides.start().join(PATIENCE_S)
     worker = guides._worker
     assert worker is not None
     assert worker.has_started
     before = {*processes(worker.pid)}
-    assert len(before) == 5
+    assert len(before) == 7
     running = guides.check(order(f"wait {tmp_path / 'gate'}"))
     assert settles(lambda: bool(guides._running))
     assert guides._worker is worker
@@ -296,7 +296,7 @@ def test_a_fork_that_was_killed_before_it_had_a_guide_is_replaced(guides: GuideV
     for pid, parent in parents.items():
         if parents.get(parent) == guides._worker.pid:  # a watcher's child
             os.kill(pid, signal.SIGKILL)
-    for number in range(3):
+    for number in range(4):
         assert outcome(guides.check(order(f"follow {number}"))) is None
 
 
@@ -306,11 +306,11 @@ def test_a_killed_watcher_is_replaced(guides: GuideValidator) -> None:
     worker = guides._worker.pid
     before = processes(worker)
     watchers = [pid for pid in before if pid != worker and parent_of(pid) == worker]
-    assert len(watchers) == 2
+    assert len(watchers) == 3
     for pid in watchers:
         os.kill(pid, signal.SIGKILL)
     assert settles(lambda: processes(worker) == [worker])
-    for number in range(3):
+    for number in range(4):
         assert outcome(guides.check(order(f"follow {number}"))) is None
 
 

@@ -250,6 +250,8 @@ _SUSPECT = 0
 """The first token id. GenAI 2026.4 gives all tokens one logit where a guide allows none, and greedy
 decoding then takes the first."""
 _SUSPECT_LOGIT = 2 * _NEVER
+_DRAWN_FROM = 4096
+"""Tokens that a trial draws from, of equal logits: GenAI takes half the time than with all."""
 
 
 class GuideCompiler:
@@ -290,6 +292,8 @@ class GuideCompiler:
         config.max_new_tokens = tokens
         config.structured_output_config = structured_output(guide)
         config.do_sample = at_random
+        if tokens > 1:
+            config.top_k = _DRAWN_FROM
         prompt = openvino.Tensor(np.zeros((1, 1), np.int64))
         return self._started().generate(prompt, config, listener)
 
