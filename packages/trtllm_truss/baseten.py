@@ -29,7 +29,7 @@ from trtllm_truss.settings.model import Mount, Settings
 from trtllm_truss.validation import holds_credential, names_credential, shown
 
 _STARTUP_S = 1800
-_LONGEST_STARTUP_S = 3000
+LONGEST_STARTUP_S = 3000
 _MARGIN_S = 300
 _USUAL_TOKENS = 2048
 _PREDICT_CONCURRENCY = 1024
@@ -175,9 +175,9 @@ def startup_threshold_s(settings: Settings, engine: Engine | None, downloaded_by
         downloaded_bytes: what the start fetches itself.
     """
     if engine is None and settings.build is not None:
-        return _LONGEST_STARTUP_S
+        return LONGEST_STARTUP_S
     longest_s = _longest_start_s(settings, engine, downloaded_bytes) + _MARGIN_S
-    return min(_LONGEST_STARTUP_S, math.ceil(longest_s / 60) * 60)
+    return min(LONGEST_STARTUP_S, math.ceil(longest_s / 60) * 60)
 
 
 def check_keys(
@@ -367,8 +367,8 @@ def _check_startup(
         return
     wanted_s = math.ceil(longest_s / 60) * 60
     remedy = f"set it to {wanted_s}"
-    if wanted_s > _LONGEST_STARTUP_S:
-        remedy = f"{_LONGEST_STARTUP_S} is its limit: lower serving.start_timeout_s" + (
+    if wanted_s > LONGEST_STARTUP_S:
+        remedy = f"{LONGEST_STARTUP_S} is its limit: lower serving.start_timeout_s" + (
             ", or let weights deliver the files" if downloaded_bytes else ""
         )
     fetched = f" and the download of {downloaded_bytes / 1e9:.0f} GB" if downloaded_bytes else ""

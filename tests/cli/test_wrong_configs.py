@@ -14,7 +14,7 @@ import yaml
 from tests.engines.engine_configs import new_config
 from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
-from tests.support.smollm2 import write_smollm2_tokenizer
+from tests.support.smollm2 import write_small_smollm2, write_smollm2_tokenizer
 
 from trtllm_workbench.cli.main import main
 
@@ -178,6 +178,75 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
     ),
     "unknown setting": (put("model_metadata/max_batch", 8), "max_batch", True),
     "docker_server": (put("docker_server", {"start_command": "x"}), "docker_server", True),
+    "requirements file": (
+        put("requirements_file", "./requirement.txt"),
+        "which is not here",
+        False,
+    ),
+    "no requirements": (drop("requirements_file"), "requirements_file is missing", False),
+    "model_module_dir": (put("model_module_dir", "modle"), 'model_module_dir is "modle"', False),
+    "packages": (put("bundled_packages_dir", "package"), 'is "package", which is not', False),
+    "no data": (put("data_dir", "dat"), 'data_dir is "dat", which is not here', False),
+    "class": (put("model_class_name", "Modell"), "but model/model.py has Model", False),
+    "flavour": (
+        put("base_image/image", "nvcr.io/nvidia/tritonserver:25.10-vllm-python-py3"),
+        "only those with -trtllm-python-py3 have TensorRT-LLM",
+        False,
+    ),
+    "interpreter": (
+        put("base_image/python_executable_path", "/usr/bin/pyton3"),
+        "set it to /usr/bin/python3",
+        False,
+    ),
+    "no interpreter": (
+        drop("base_image/python_executable_path"),
+        "python_executable_path is missing",
+        False,
+    ),
+    "new Python": (put("python_version", "py314"), "this server runs on py310", False),
+    "secret of another name": (
+        put("secrets", {"hf_token": None}),
+        "secrets.hf_token is read by nothing here; did you mean hf_access_token?",
+        False,
+    ),
+    "secret in capitals": (
+        put("secrets", {"HF_ACCESS_TOKEN": None}),
+        "did you mean hf_access_token?",
+        False,
+    ),
+    "secret with a blank": (
+        put("secrets", {"hf_access_token ": None}),
+        "did you mean hf_access_token?",
+        False,
+    ),
+    "token as a name": (put("secrets", {TOKEN: None}), "the name of a secret looks like", False),
+    "variable without quotes": (
+        put("environment_variables/HF_XET_HIGH_PERFORMANCE", True),
+        "write its value in quotes",
+        False,
+    ),
+    "variable's name": (
+        put("environment_variables/HF XET", "1"),
+        "is no name of a variable",
+        False,
+    ),
+    "memory without a unit": (put("resources/memory", "80"), "less than 1 GiB", False),
+    "millicores": (put("resources/cpu", "4000"), "write 4 for 4000m", False),
+    "milliseconds": (
+        put("runtime/health_checks", {"startup_threshold_seconds": 1_800_000}),
+        "Baseten's limit is 3000",
+        False,
+    ),
+    "mount over the Truss": (
+        put("weights", [{"source": "hf://a/b@main", "mount_location": "/app/model"}]),
+        "hides /app of the image",
+        False,
+    ),
+    "mount of another repository": (
+        put("weights", [{"source": "hf://a/b@main", "mount_location": "/models/b"}]),
+        "no setting names hf://a/b@main of weights",
+        False,
+    ),
 }
 
 
@@ -200,6 +269,9 @@ def checked(
     folder: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any]]:
     (folder / "requirements.txt").write_text("boto3\n")
+    for name in ("model", "packages", "data"):
+        (folder / name).mkdir()
+    (folder / "model/model.py").write_text("class Model:\n    pass\n")
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config))
     status = main(["check", "--json", "--truss", str(folder)])
@@ -225,6 +297,16 @@ def test_a_wrong_edit_is_named(
         assert status != 0
     else:
         assert "truss_refuses" not in {each["code"] for each in found["findings"]}
+
+
+def test_a_model_of_the_cpu_needs_the_wheel_of_triton(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = base(write_small_smollm2(tmp_path / "model-of-the-cpu"))
+    del config["base_image"]
+    config["resources"] = {"cpu": "4", "memory": "4Gi"}
+    _, found = checked(tmp_path, config, capsys)
+    assert "no_triton_wheel" in {each["code"] for each in found["findings"]}
 
 
 def test_the_right_file_has_no_finding_of_these(

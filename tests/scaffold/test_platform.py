@@ -335,7 +335,10 @@ def test_contradictions_are_named(
     revision = {"engine_revision": changes["revision"]} if "revision" in changes else {}
     config = {
         "resources": {"accelerator": "H100"},
-        "base_image": {"image": "nvcr.io/nvidia/tritonserver:25.10-trtllm-python-py3"},
+        "base_image": {
+            "image": "nvcr.io/nvidia/tritonserver:25.10-trtllm-python-py3",
+            "python_executable_path": "/usr/bin/python3",
+        },
         "weights": [{"source": "hf://org/engine", "mount_location": "/models/engine"}],
         "runtime": {"predict_concurrency": 2048},
         **{key: value for key, value in changes.items() if key != "revision"},

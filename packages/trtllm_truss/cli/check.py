@@ -19,6 +19,7 @@ from trtllm_truss.baseten import (
 )
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
+from trtllm_truss.cli.deployment import check_deployment
 from trtllm_truss.cli.truss_verdict import TrussVerdict
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.conversation.probing import Answer
@@ -124,6 +125,7 @@ def _with_verdict(found: CheckReport, verdict: TrussVerdict) -> CheckReport:
 
 def examine(truss: Path, config: Path | None) -> CheckReport:
     """Check the settings, the artifacts and this machine."""
+    folder = truss if config is None else None
     try:
         content = read_config(truss, config)
         settings, _ = load_configuration(content)
@@ -143,6 +145,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
             job = prepare_build(settings, host, environment.hf_access_token)
             source_needs = needs_of_build(settings, job.source, None)
             findings += check_keys(content, settings, None, source_needs, None)
+            findings += check_deployment(content, settings, None, source_needs, folder)
             if job.target is not None and not machine.gpus.devices:
                 findings.append(_NO_GPU)
             return CheckReport([*job.estimate.sentences], findings, machine=here)
@@ -150,6 +153,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         engine = _describe(settings, environment, host, findings, needs)
         if not engine.is_described:
             findings += check_keys(content, settings, None, needs, None)
+            findings += check_deployment(content, settings, engine, needs, folder)
             findings += _server(machine, engine, image, environment, here)
             return CheckReport(
                 ["engine: a GGUF file, inspected once it is downloaded"], findings, machine=here
@@ -171,6 +175,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         target = ConcurrencyTarget.of(settings, engine, capacity)
         facts.append(target.sentence)
         findings += check_keys(content, settings, engine, needs, target)
+        findings += check_deployment(content, settings, engine, needs, folder)
     except SettingsError as problem:
         wrong = [error("settings", problem.message)]
         return CheckReport(facts, wrong, settings_wrong=True, machine=here)

@@ -415,9 +415,8 @@ def _require_free(host: str, port: int) -> None:
             reason = "is in use by another program"
             if isinstance(error, PermissionError):
                 reason = "needs privileges that this user lacks"
-            option = "PORT=…" if "MAKELEVEL" in os.environ else "--port"  # `make serve PORT=8090`
             raise SettingsError(
-                f"port {port} {reason}; choose another one with {option}."
+                f"port {port} {reason}; choose another one with --port (make serve PORT=…)."
             ) from None
 
 

@@ -1,0 +1,242 @@
+"""Keys of Truss that a deployment would fail over although Truss accepts them.
+
+Sources, November 2026: the keys and defaults are those of truss/base/truss_config.py, 0.18.35; the
+image's tags and interpreters those of `engines.host` and docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trtllm_truss.baseten import LONGEST_STARTUP_S, Need
+from trtllm_truss.engines.diagnostics import Diagnostic, warning
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import PINNED_IMAGE
+from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET, API_KEY_SECRET
+from trtllm_truss.settings.model import Mount, Settings
+from trtllm_truss.validation import holds_credential, shown, shown_name
+
+_FOLDERS = ("model_module_dir", "bundled_packages_dir", "data_dir")
+_REQUIREMENTS = "requirements_file"
+_TRITON = "nvcr.io/nvidia/tritonserver:"
+_FLAVOUR = "-trtllm-python-py3"
+_PYTHON = "/usr/bin/python3"
+_PYTHONS = ("py310", "py311", "py312", "py313")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)(|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)")
+_UNITS = {"": 1, **{unit: 1000**n for n, unit in enumerate("kMGTPE", 1)}}
+_UNITS |= {f"{unit}i": 1024**n for n, unit in enumerate("KMGTPE", 1)}
+_LEAST_MEMORY_BYTES = 1 << 30
+_MOST_CPUS = 512
+_OWN_PLACES = tuple(map(PurePosixPath, ("/app", "/packages", "/usr")))
+_OTHER_NAMES = {"hf_token", "huggingface_token", "hugging_face_token", "hugging_face_hub_token"}
+
+
+def check_deployment(
+    config: Mapping[str, Any],
+    settings: Settings,
+    engine: Engine | None,
+    needs: Sequence[Need],
+    truss: Path | None,
+) -> Iterator[Diagnostic]:
+    """Yield what Truss accepts and a deployment would fail over, or ignore.
+
+    Args:
+        config: the parsed config.yaml.
+        settings: `model_metadata`.
+        engine: None if it is built by the start, or inspected after it.
+        needs: the files of its start.
+        truss: the folder of config.yaml; None for a file that replaces it.
+    """
+    if truss is not None:
+        yield from _check_folder(config, truss)
+    yield from _check_python(config, engine)
+    yield from _check_secrets(config)
+    yield from _check_variables(config)
+    yield from _check_sizes(config)
+    for mount in settings.mounts:
+        yield from _check_mount(mount, settings, needs)
+
+
+def _check_folder(config: Mapping[str, Any], truss: Path) -> Iterator[Diagnostic]:
+    """Yield files of the Truss that its keys name and that are not there."""
+    named = config.get(_REQUIREMENTS)
+    if isinstance(named, str) and not (truss / named).is_file():
+        yield warning(
+            "no_file", f"config.yaml: {_REQUIREMENTS} is {shown(named)}, which is not here."
+        )
+    elif named is None and not config.get("requirements") and (truss / "requirements.txt").exists():
+        yield warning(
+            "no_requirements",
+            f"config.yaml: {_REQUIREMENTS} is missing, so that the image gets none of this "
+            f"server's packages; set it to ./requirements.txt.",
+        )
+    for key in _FOLDERS:
+        named = config.get(key)
+        if isinstance(named, str) and not (truss / named).is_dir():
+            yield warning("no_folder", f"config.yaml: {key} is {shown(named)}, which is not here.")
+    name, module = config.get("model_class_name", "Model"), config.get("model_module_dir", "model")
+    file = truss / str(module) / str(config.get("model_class_filename", "model.py"))
+    if config.get("docker_server") is None and file.is_file():
+        classes = _classes_of(file)
+        if classes is not None and name not in classes:
+            yield warning(
+                "no_class",
+                f"config.yaml: model_class_name is {shown(name)}, but {module}/{file.name} has "
+                f"{', '.join(classes) or 'no class'}.",
+            )
+
+
+def _classes_of(file: Path) -> list[str] | None:
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return None
+    return [each.name for each in body if isinstance(each, ast.ClassDef)]
+
+
+def _check_python(config: Mapping[str, Any], engine: Engine | None) -> Iterator[Diagnostic]:
+    version = config.get("python_version")
+    if isinstance(version, str) and version not in _PYTHONS:
+        yield warning(
+            "python_version",
+            f"config.yaml: python_version is {shown(version)}; this server runs on "
+            f"{', '.join(_PYTHONS)}.",
+        )
+    base = config.get("base_image")
+    image = base.get("image") if isinstance(base, Mapping) else None
+    if isinstance(base, Mapping) and isinstance(image, str):
+        image = image.strip()
+        if (engine is None or engine.uses_gpus) and image.startswith(_TRITON):
+            yield from _check_triton_image(image, base)
+    elif engine is not None and not engine.uses_gpus and not _installs(config, engine.wheels):
+        yield warning(
+            "no_triton_wheel",
+            f"config.yaml: neither build_commands nor requirements install "
+            f"{' and '.join(engine.wheels)}, and base_image is missing: the image would have no "
+            "Triton; take build_commands from examples/smollm2-135m-cpu.",
+        )
+
+
+def _check_triton_image(image: str, base: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    tag = image.removeprefix(_TRITON).partition("@")[0]
+    if not tag.endswith(_FLAVOUR):
+        yield warning(
+            "image_without_tensorrt_llm",
+            f"config.yaml: base_image.image is {shown(image)}: of NVIDIA's Triton images only "
+            f"those with {_FLAVOUR} have TensorRT-LLM; set it, such as {PINNED_IMAGE.name}.",
+        )
+    python = base.get("python_executable_path")
+    if python != _PYTHON:
+        state = "missing" if python is None else shown(python)
+        yield warning(
+            "python_executable_path",
+            f"config.yaml: base_image.python_executable_path is {state}; set it to {_PYTHON}, the "
+            "Python for which the image has Triton and TensorRT-LLM.",
+        )
+
+
+def _installs(config: Mapping[str, Any], packages: Sequence[str]) -> bool:
+    told = " ".join(map(str, [config.get("build_commands"), config.get("requirements")]))
+    return all(package in told for package in packages)
+
+
+def _check_secrets(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    secrets = config.get("secrets")
+    if not isinstance(secrets, Mapping):
+        return
+    for name in secrets:
+        if not isinstance(name, str):
+            continue
+        if holds_credential(name):
+            yield warning(
+                "token_in_file",
+                "config.yaml: the name of a secret looks like a token, which `truss push` uploads; "
+                f"declare {ACCESS_TOKEN_SECRET}: null, and set the value in the workspace.",
+            )
+            continue
+        plain = name.strip().lower().replace("-", "_")
+        for known in (ACCESS_TOKEN_SECRET, API_KEY_SECRET):
+            is_other = known == ACCESS_TOKEN_SECRET and plain in _OTHER_NAMES
+            if known not in secrets and name != known and (plain == known or is_other):
+                yield warning(
+                    "secret_name",
+                    f"config.yaml: secrets.{shown_name(name)} is read by nothing here; did you "
+                    f"mean {known}?",
+                )
+
+
+def _check_variables(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    variables = config.get("environment_variables")
+    if not isinstance(variables, Mapping):
+        return
+    for name, value in variables.items():
+        place = f"environment_variables.{shown_name(str(name))}"
+        if not _VARIABLE.fullmatch(str(name)):
+            yield warning(
+                "variable_name",
+                f"config.yaml: {place} is no name of a variable; write letters, digits and _.",
+            )
+        if value is None or isinstance(value, (bool, Mapping, list)):
+            yield warning(
+                "variable_value",
+                f"config.yaml: {place} is not a text; write its value in quotes.",
+            )
+
+
+def _check_sizes(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    resources = config.get("resources")
+    resources = resources if isinstance(resources, Mapping) else {}
+    memory, cpu = resources.get("memory"), resources.get("cpu")
+    found = _MEMORY.fullmatch(memory) if isinstance(memory, str) else None
+    if found and float(found[1]) * _UNITS[found[2]] < _LEAST_MEMORY_BYTES:
+        yield warning(
+            "little_memory",
+            f"config.yaml: resources.memory is {shown(memory)}, less than 1 GiB; write a unit, "
+            "such as 16Gi.",
+        )
+    if isinstance(cpu, str) and re.fullmatch(r"\d{1,9}", cpu) and int(cpu) > _MOST_CPUS:
+        yield warning(
+            "many_cpus",
+            f"config.yaml: resources.cpu is {shown(cpu)}; it counts cores: write 4 for 4000m.",
+        )
+    runtime = config.get("runtime")
+    checks = runtime.get("health_checks") if isinstance(runtime, Mapping) else None
+    threshold = checks.get("startup_threshold_seconds") if isinstance(checks, Mapping) else None
+    if isinstance(threshold, int) and threshold > LONGEST_STARTUP_S:
+        yield warning(
+            "startup_limit",
+            "config.yaml: runtime.health_checks.startup_threshold_seconds is "
+            f"{threshold}; Baseten's limit is {LONGEST_STARTUP_S}.",
+        )
+
+
+def _check_mount(mount: Mount, settings: Settings, needs: Sequence[Need]) -> Iterator[Diagnostic]:
+    place = PurePosixPath(mount.place)
+    hidden = next((own for own in _OWN_PLACES if _overlap(place, own)), None)
+    if hidden is not None:
+        yield warning(
+            "mount_hides",
+            f"config.yaml: the mount_location {mount.place} of {mount.source} in weights hides "
+            f"{hidden} of the image; choose a folder of its own, such as /models/engine.",
+        )
+    names = [settings.engine_repository, settings.tokenizer_repository]
+    names += [each.repository for each in needs]
+    if needs and not any(_serves(mount, name) for name in names if name):
+        yield warning(
+            "mount_unused",
+            f"config.yaml: no setting names {mount.source} of weights, so that nothing reads it; "
+            f"this server reads {', '.join(dict.fromkeys(each.repository for each in needs))}.",
+        )
+
+
+def _overlap(place: PurePosixPath, own: PurePosixPath) -> bool:
+    return place.is_relative_to(own) or own.is_relative_to(place)
+
+
+def _serves(mount: Mount, repository: str) -> bool:
+    return mount.folder_of(repository) is not None or Path(repository).is_relative_to(mount.place)
