@@ -215,6 +215,7 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
             status.follow(told)
 
     server = TrussServer(options.truss, options.config, options.port, echo, options.host, on_record)
+    echo(f"starting {model_name} on port {options.port} …")  # Truss's import takes seconds
     with ExitStack() as stack:
         remote_api = None
         if options.remote_api is not None:
