@@ -1,9 +1,8 @@
-"""The layers: a package imports only packages above it. Docstrings are concrete."""
+"""The layers: a package imports only packages above it."""
 
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
@@ -103,7 +102,6 @@ BACKENDS = {
 }
 """The code inside Triton's processes imports as little as possible."""
 ENTRIES = {"", "__main__"}
-VAGUE = re.compile(r'(?m)^ *"""((?:What|How|Whether|Nothing|It|They|This|Those|These)\b.*)')
 
 
 class Tree:
@@ -207,10 +205,3 @@ def test_the_workbench_uses_what_the_server_offers() -> None:
         layers = {SERVER.layer_of(name) or name for name in SERVER.imported(file)}
         used.setdefault(part, set()).update(layers)
     assert {part: layers for part, layers in used.items() if layers} == OFFERED
-
-
-def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    folders = ("packages", "workbench", "model", "benchmarks", "tools", "tests")
-    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
-    found = [(file, VAGUE.findall(file.read_text(encoding="utf-8"))) for file in files]
-    assert {str(file): texts for file, texts in found if texts} == {}
