@@ -39,7 +39,7 @@ LAYERS = [
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),
     *("selftest.calls", "selftest.served_model", "selftest.answer_checks"),
-    *("selftest.assumed_checks", "selftest.spawning", "selftest", "cli"),
+    *("selftest.spawning", "selftest", "cli"),
 ]
 OFFERED = {
     "importers": {

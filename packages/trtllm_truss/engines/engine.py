@@ -551,10 +551,6 @@ class Engine(ABC):
             return f"is not supported by {self.answering}; leave it out."
         return None
 
-    def honours_seeds(self, version: str) -> bool:
-        """Return True if equal seeds give equal answers in a TensorRT-LLM release."""
-        return True
-
     def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
         """Return how it tells the part of a prompt that its KV cache had; None if it does not."""
         return CacheReport(CACHED_TOKENS.name, 1)

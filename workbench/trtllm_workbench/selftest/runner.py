@@ -31,7 +31,7 @@ from trtllm_truss.triton.model_repository import (
 )
 from trtllm_truss.triton.protobuf import model_config_pb2
 from trtllm_truss.triton.server.command import unused_ports
-from trtllm_workbench.selftest import answer_checks, assumed_checks, engine_checks
+from trtllm_workbench.selftest import answer_checks, engine_checks
 from trtllm_workbench.selftest.engine_checks import facts, machine_checks
 from trtllm_workbench.selftest.served_model import (
     CannotRun,
@@ -172,9 +172,7 @@ _AFTER_SPEED: tuple[tuple[str, str, Check], ...] = (
     ("end", "nothing left over", engine_checks.nothing_left),
 )
 SERVED_STEPS = tuple(
-    dict.fromkeys(
-        ("assumptions", *(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED))
-    )
+    dict.fromkeys((*(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED)))
 )
 MACHINE_STEPS = ("machine", "template")
 STEPS = (*MACHINE_STEPS, *SERVED_STEPS)
@@ -244,7 +242,7 @@ class Runner:
             self._check("", "template", "config.pbtxt", partial(self._compare, here, subjects[0]))
         if steps & set(SERVED_STEPS):
             for subject in subjects:
-                self._serve(subject, host, machine.runtime.version)
+                self._serve(subject, host)
         return Report(facts(machine), self.results, time.monotonic() - started)
 
     def _check(self, subject: str, step: str, name: str, check: Callable[[], Held]) -> None:
@@ -302,12 +300,8 @@ class Runner:
             write_truss(folder)
         return folder
 
-    def _serve(self, subject: Subject, host: HostInfo, version: str | None) -> None:
-        """Serve a subject and run its checks; without a start there is one result.
-
-        Args:
-            version: of the installed TensorRT-LLM; None if there is none.
-        """
+    def _serve(self, subject: Subject, host: HostInfo) -> None:
+        """Serve a subject and run its checks; without a start there is one result."""
         steps, quick = self.order.steps, self.order.quick
         opened = ExitStack()
 
@@ -327,15 +321,12 @@ class Runner:
         with opened:
             self._check(subject.name, "start", "start", start)
             for model in models:
-                for step, name, check in _checks_of(model, version):
+                for step, name, check in _checks_of(model):
                     if step in steps:
                         self._check(subject.name, step, name, partial(check, model))
 
 
-def _checks_of(model: ServedModel, version: str | None) -> Iterator[tuple[str, str, Check]]:
-    if version is not None:
-        for assumed in assumed_checks.checks_of(model, version):
-            yield "assumptions", assumed.row, assumed.run
+def _checks_of(model: ServedModel) -> Iterator[tuple[str, str, Check]]:
     yield from _CHECKS
     for streams in sorted({1, engine_checks.most_streams(model)}):
         name = f"speed, {streams} stream{'s' if streams > 1 else ''}"

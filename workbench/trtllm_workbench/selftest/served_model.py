@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import trtllm_truss
 import trtllm_workbench
@@ -27,10 +27,7 @@ from trtllm_truss.processes.child import RUN_PREFIX, SHARED_MEMORY, Child
 from trtllm_truss.processes.process_guard import (
     descendants,
     is_alive,
-    listening_sockets,
     name_of,
-    open_files,
-    read_proc,
 )
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
@@ -266,30 +263,6 @@ class ChildServer:
         self.remember()
         return sorted(pid for pid in descendants(self._child.pid) if name_of(pid) == name)
 
-    def command_lines(self) -> dict[int, list[str]]:
-        """Return the arguments of the processes below the server."""
-        assert self._child is not None
-        self.remember()
-        found = {}
-        for pid in sorted(descendants(self._child.pid)):
-            line = read_proc(pid, "cmdline").decode(errors="replace").split("\0")
-            found[pid] = line[:-1]
-        return found
-
-    def public_ports(self) -> set[int]:
-        """Return the ports on which processes below the server listen for other machines.
-
-        Truss's server itself listens on its HTTP port, as its platform wants it.
-        """
-        assert self._child is not None
-        public = {
-            link: port
-            for link, (address, port) in listening_sockets().items()
-            if set(address) == {"0"} and port != self.api.port  # any address, of either family
-        }
-        pids = descendants(self._child.pid)
-        return {public[link] for pid in pids for link in public.keys() & open_files(pid)}
-
     def left_processes(self) -> list[int]:
         """Return those of the remembered processes that still run."""
         return sorted(pid for pid in self._seen if is_alive(pid))
@@ -370,11 +343,6 @@ class ServedModel:
         cache_tokens: tokens that the KV cache holds.
         http_port: Triton's HTTP port.
         quick: measure less.
-        kind: what is served.
-        prompt_tokens: of the longest prompt.
-        beam_width: the engine's `max_beam_width`.
-        first_beam_width: 1, or `beam_width` where every request must have as many.
-        honours_seeds: equal seeds give equal answers.
     """
 
     server: ChildServer
@@ -386,16 +354,6 @@ class ServedModel:
     cache_tokens: int
     http_port: int | None = None
     quick: bool = False
-    kind: Literal["engine", "checkpoint", "cpu"] = "engine"
-    prompt_tokens: int = 0
-    beam_width: int = 1
-    first_beam_width: int = 1
-    honours_seeds: bool = True
-
-    @property
-    def adapters(self) -> int:
-        """The number of LoRA adapters; their ids count from 1."""
-        return len(self.settings.lora_adapters)
 
     @property
     def api(self) -> Api:

@@ -234,13 +234,6 @@ Kind = Literal["engine", "checkpoint", "cpu"]
 KINDS: tuple[Kind, ...] = ("engine", "checkpoint", "cpu")
 Config = Mapping[str, Any]
 
-_KINDS: Mapping[str, Kind] = {
-    "tensorrtllm": "engine",
-    "llm_api": "checkpoint",
-    "openvino_genai": "cpu",
-}
-"""By backend."""
-_UNKNOWN_VERSION = "0"
 _BATCH = 8
 _TOKENS = 2048
 _CPU_RUNTIME = {"max_batch_size": 4, "max_tokens_in_paged_kv_cache": 16384}
@@ -406,11 +399,6 @@ def make_served_model(
         cache_tokens=(cache_tokens or batch * context_tokens) * schedulers,
         http_port=http,
         quick=quick,
-        kind=_KINDS[engine.backend],
-        prompt_tokens=engine.max_input_tokens,
-        beam_width=engine.beam_limit(settings),
-        first_beam_width=engine.first_beam_width(settings),
-        honours_seeds=engine.honours_seeds(in_config.known_version or _UNKNOWN_VERSION),
     )
 
 

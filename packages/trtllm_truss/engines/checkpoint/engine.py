@@ -36,7 +36,6 @@ from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_si
 from trtllm_truss.engines.checkpoint.llm_args import llm_args_schema, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import (
     drafts_within,
-    honours_seeds,
     lacking_fields,
     reports_alternatives,
 )
@@ -437,9 +436,6 @@ class CheckpointEngine(GpuEngine):
         of_beams = self.max_beam_width > 1  # which each request then has
         lacks = frozenset() if version is None else lacking_fields(version, self.llm_args)
         return lacks.union(row.name for row in SAMPLING if of_beams and not row.with_beams)
-
-    def honours_seeds(self, version: str) -> bool:
-        return honours_seeds(version, self.llm_args)
 
     def guided_decoding_backend(self, settings: Settings) -> str | None:
         return self.llm_args.get("guided_decoding_backend")

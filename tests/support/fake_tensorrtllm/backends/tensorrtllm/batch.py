@@ -87,7 +87,6 @@ class Generation:
         if (0, 16) <= limits.release < (0, 19):
             asks = "return_kv_cache_reuse_stats"
         self.wants_metrics = limits.release >= (0, 16) and self._value(asks, False)
-        self.wants_metrics &= "reused-blocks" not in behaviour.get("otherwise", ())
         self.reused_blocks = 0
         ignores_words = behaviour.get("ignore_stop_words")
         self.stop_words = [] if ignores_words else _words(self.inputs.get("stop_words_list"))
@@ -149,10 +148,9 @@ class Generation:
         return None
 
     def refusal(self, limits):
-        otherwise = self.behaviour.get("otherwise", ())
         if self.key is None:
             return "Invalid requestId, must be uint64_t"
-        longest = limits.max_input_len + ("longest-prompt" in otherwise)
+        longest = limits.max_input_len
         if len(self.prompt) > longest:
             return (
                 f"Prompt length ({len(self.prompt)}) exceeds maximum input length ({longest}). "
@@ -168,8 +166,6 @@ class Generation:
                 "be run unless streaming is disabled, context chunking is enabled or the "
                 "GUARANTEED_NO_EVICT scheduling policy is used"
             )
-        if "widths-may-differ" in otherwise and self.beam_width > 1:
-            return f"Request with beam width {self.beam_width} differs from the others'"
         if limits.release < (0, 10) and self.beam_width != limits.max_beam_width:
             return (
                 f"Request with beam width {self.beam_width} differs from the max beam width "
@@ -213,8 +209,6 @@ class Generation:
             rows = self._rows(room, limits)
             for row in range(count):
                 before = self.prompt + self.output[: len(self.output) - count + row]
-                if "logits-of-steps" in self.behaviour.get("otherwise", ()):
-                    before = before[:-1]
                 rows[row, : limits.vocabulary] = logits_after(before, limits.vocabulary)
             yield _tensor(
                 "generation_logits",

@@ -22,7 +22,6 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
                   these ids and whose guide contains this text, without a guide null
     draws         1: draw each token from the logits of `known_model`, by the request's sampling
     log_reuse     1: write to the log how many tokens of each prompt are in the KV cache
-    otherwise     comma-separated rows of `selftest`'s table of assumptions that are wrong
 
 Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` for one:
 
@@ -51,7 +50,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -73,7 +71,6 @@ _KEYS = {
     **dict.fromkeys(("load_error", "error", "final", "end_file", "released", "prefilled"), str),
     "load_after": Path,
     **dict.fromkeys(("draws", "log_reuse"), int),
-    "otherwise": lambda text: text.split(","),
     "scripts": lambda path: json.loads(Path(path).read_text()),
     "tokens": lambda text: [int(word) for word in text.split(",") if word],
 }
@@ -138,8 +135,6 @@ class TritonPythonModel:
             reuses_cache=_reuses_cache(values, engine),
             normalizes=_normalizes(values, engine),
         )
-        if "ranks-need-no-tcp" in self._behaviour.get("otherwise", ()):
-            self._listener = socket.create_server(("", 0))
         self._batch = Batch(self._behaviour, limits, _log, steps)
 
     def execute(self, requests):

@@ -14,7 +14,6 @@ import random
 from pathlib import Path
 
 from tensorrt_llm.fake.compute import Progress
-from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import RELEASE
 
 _ADAPTERS_IN_GRAPHS = (1, 3, 0, 2)
@@ -26,7 +25,7 @@ class CountingCompute:
         self.vocab_size = config["vocab_size"]
         self._replays_without_adapters = (
             RELEASE < _ADAPTERS_IN_GRAPHS and args["cuda_graph_config"] is not None
-        ) or "adapters-apply" in OTHERWISE
+        )
         self._sequences = {}
 
     def add(self, key, prompt, params, max_tokens, seed, adapter=None):
@@ -56,11 +55,10 @@ class CountingCompute:
         return Progress(key, [token], [-0.5], done)
 
     def _choose(self, prompt, params, count, seed):
-        if params.embedding_bias is not None and "bias-is-a-tensor" not in OTHERWISE:
+        if params.embedding_bias is not None:
             return int(max(range(self.vocab_size), key=params.embedding_bias.__getitem__))
-        if params.repetition_penalty and "penalties" not in OTHERWISE:
+        if params.repetition_penalty:
             return (prompt[count % len(prompt)] + 1) % self.vocab_size
         if not params.is_greedy:
-            drawn = random.Random() if "seeds" in OTHERWISE else random.Random(seed + count)
-            return drawn.choice(prompt)
+            return random.Random(seed + count).choice(prompt)
         return prompt[count % len(prompt)]

@@ -7,7 +7,6 @@ import json
 import queue
 from typing import Any, NamedTuple
 
-from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import RELEASE
 
 _REPORTS_SINCE = (1, 2)
@@ -170,7 +169,7 @@ class RequestOutput:
         if response.error is not None:
             self.finished = True
             raise response.error
-        if RELEASE >= _REPORTS_SINCE and "cached-tokens" not in OTHERWISE:
+        if RELEASE >= _REPORTS_SINCE:
             self.cached_tokens = response.cached_tokens
         output = self.outputs[response.index]
         output._last_token_ids_len = 0 if response.replaces else len(output.token_ids)

@@ -35,14 +35,12 @@ from threading import Thread
 from tensorrt_llm.fake.adapters import Adapters
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
-from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.result import Readings, Response
 from tensorrt_llm.fake.sampler import effective, is_cpp
 from tensorrt_llm.fake.steps import Steps
 from tensorrt_llm.fake.tuning import compute
 from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 
-_OTHERWISE_LONGEST = 1024
 _BLOCKS = 64
 _NO_LOG_PROBS = "return_log_probs not implemented for MTPSampler"
 _NO_BEAM_LOG_PROBS = "Beam search with log probabilities needs a batch of one"
@@ -251,8 +249,6 @@ class Worker:
         inside = all(0 <= token < self._compute.vocab_size for token in prompt)
         if RELEASE >= (1, 2) and not inside:
             return "Token ID out of range"
-        if "max-input-len" in OTHERWISE and len(prompt) > _OTHERWISE_LONGEST:
-            return f"The prompt length {len(prompt)} exceeds 1024"
         width = params.best_of if params.use_beam_search else 1
         if width != args["max_beam_width"]:
             return f"beam_width={width} must equal max_beam_width={args['max_beam_width']}"
