@@ -19,7 +19,6 @@ from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 from benchmarks.servers.usage import total, usage_by_role
-from trtllm_truss.exposition import exposition
 from trtllm_truss.metrics import Metrics, exposed
 
 _STREAMS = 32
@@ -135,15 +134,9 @@ def _scrape(port: int, caller: Connection) -> None:
 def _note_pages(result: CaseResult) -> None:
     """Add the CPU time of a page alone, which other processes disturb less."""
     with exposed(Metrics(engine_up=lambda: True), lambda: None):
-        pages: dict[str, Callable[[], object]] = {
-            "ours": lambda: exposition(REGISTRY.collect()),
-            "theirs": lambda: generate_latest(REGISTRY),
-        }
-        samples = [{name: _cpu_us(page) for name, page in pages.items()} for _ in range(5)]
-    shown = {name: figure.shown(".0f", " µs") for name, figure in spreads(samples).items()}
-    result.find(
-        f"A page takes {shown['ours']} of CPU time; prometheus_client's takes {shown['theirs']}."
-    )
+        samples = [{"page": _cpu_us(lambda: generate_latest(REGISTRY))} for _ in range(5)]
+    shown = spreads(samples)["page"].shown(".0f", " µs")
+    result.find(f"A page takes {shown} of CPU time.")
 
 
 def _cpu_us(page: Callable[[], object]) -> float:

@@ -1,14 +1,9 @@
-"""Prometheus's text format, cheap enough for gateways that scrape twenty times a second.
-
-A scrape runs on the event loop that carries every stream. prometheus_client takes six times as long
-for a page, half of it for the samples of histograms, and compresses it for most clients.
+"""The page of metrics, its histograms, and Triton's metrics beside ours.
 
 Triton's metrics are re-exported with ours. A scrape must not wait for Triton: a thread fetches the
 values every few seconds (one or two milliseconds), and a scrape returns the last ones. Only a
 scrape before the first values waits for them. When Triton does not respond, nothing is exported
 rather than stale values.
-
-Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
 """
 
 from __future__ import annotations
@@ -22,26 +17,21 @@ import socket
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 from starlette.types import Receive, Scope, Send
 
 from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.validation import shown_name
 
-_PLAIN_TYPES = ("counter", "gauge", "histogram", "summary", "unknown")
-_HEADERS = [(b"content-type", CONTENT_TYPE_PLAIN_0_0_4.encode())]
+_HEADERS = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 _NAMES = "name[]"
 _MAX_NAMES = 64
 _SUFFIXES = re.compile(r"_(total|created|bucket|count|sum|info)$")
@@ -52,10 +42,10 @@ _LEAST_PAUSE = 10
 class MetricsPage:
     """Answers scrapes of a registry: an ASGI application for GET and HEAD.
 
-    The page is rendered again once ten times as long has passed as that took, a few milliseconds:
-    rendering takes a tenth of the event loop at most, however many scrape. Every `Accept` gets the
-    text format, which all scrapers read: prometheus_client takes sixteen times as long for
-    OpenMetrics. `?name[]=` chooses families.
+    A scrape runs on the event loop that carries every stream. The page is rendered again once ten
+    times as long has passed as that took, about 3 ms: rendering takes a tenth of the event loop at
+    most, however many scrape. Every `Accept` gets the text format, which all scrapers read:
+    OpenMetrics takes prometheus_client longer. `?name[]=` chooses families.
 
     Args:
         registry: of what is exposed.
@@ -85,8 +75,8 @@ class MetricsPage:
         if began_s >= self._until_s:
             families: dict[str, bytes] = {}
             for family in self._registry.collect():
-                text = families.get(family.name, b"") + _family(family).encode()
-                families[family.name] = text
+                text = text_format([family])
+                families[family.name] = families.get(family.name, b"") + text
             self._families, self._page = families, b"".join(families.values())
             ended_s = self._clock()
             self._until_s = ended_s + _LEAST_PAUSE * (ended_s - began_s)
@@ -104,28 +94,25 @@ class MetricsPage:
         return 200, b"".join(text for name, text in self._families.items() if name in wanted)
 
 
-def exposition(families: Iterable[Metric]) -> str:
-    """Return families as `prometheus_client.generate_latest` does."""
-    return "".join([_family(family) for family in families])
+def text_format(families: Iterable[Metric]) -> bytes:
+    """Return families in Prometheus's text format."""
+    return generate_latest(_Families(families))
 
 
-class Rendered(Metric):
-    """A family that does not change, and is formatted once."""
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
-    def __init__(self, family: Metric) -> None:
-        super().__init__(family.name, family.documentation, family.type)
-        self.samples = family.samples
-        self._text = _family(family)
-
-    def text(self) -> str:
-        return self._text
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 class Histogram:
     """A histogram with fixed buckets, cheap enough for the token stream.
 
-    prometheus_client's takes a lock for every observation. This one is written only by the event
-    loop and counts in plain integers; a concurrent scrape misses one observation at most.
+    prometheus_client's takes a lock for every observation, 1.5 µs against 0.4 µs, and counts one
+    value at a time. This one is written only by the event loop and counts in plain integers; a
+    concurrent scrape misses one observation at most.
 
     Args:
         name: name of the family, with its unit.
@@ -133,7 +120,7 @@ class Histogram:
         bounds: inclusive upper bounds of the buckets, ascending; larger values are counted too.
     """
 
-    __slots__ = ("_bounds", "_counts", "_documentation", "_name", "_page", "_sum")
+    __slots__ = ("_bounds", "_counts", "_documentation", "_name", "_sum")
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -141,10 +128,6 @@ class Histogram:
         self._bounds = tuple(map(float, bounds))
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
-        series = [_series(f"{name}_bucket", (("le", le),)) for le, _ in self._buckets()]
-        lines = "".join([f"{each}\0\n" for each in (*series, f"{name}_count")])
-        page = f"{_head(name, 'histogram', documentation)}{lines}{name}_sum "
-        self._page = page.replace("%", "%%").replace("\0", " %d.0")
 
     def observe(self, value: float, weight: int = 1) -> None:
         """Count a value `weight` times."""
@@ -152,131 +135,11 @@ class Histogram:
         self._sum += value * weight
 
     def family(self) -> Metric:
-        return _HistogramFamily(self)
-
-    def metric(self) -> Metric:
-        return HistogramMetricFamily(
-            self._name, self._documentation, buckets=[*self._buckets()], sum_value=self._sum
-        )
-
-    def text(self) -> str:
-        counts = [*accumulate(self._counts)]
-        return f"{self._page % (*counts, counts[-1])}{_number(self._sum)}\n"
-
-    def _buckets(self) -> Iterator[tuple[str, float]]:
         labels = (*map(str, self._bounds), "+Inf")
-        return zip(labels, accumulate(self._counts), strict=True)
-
-
-class _Unmade(Metric):
-    """A family whose samples are made only for those who ask for them."""
-
-    def metric(self) -> Metric:
-        """Return the family as prometheus_client has it."""
-        raise NotImplementedError
-
-    def text(self) -> str:
-        raise NotImplementedError
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        vars(self).update(vars(self.metric()))
-        return object.__getattribute__(self, name)
-
-
-class _HistogramFamily(_Unmade):
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-
-    def metric(self) -> Metric:
-        return self._histogram.metric()
-
-    def text(self) -> str:
-        return self._histogram.text()
-
-
-class Numbers(_Unmade):
-    """A counter or gauge.
-
-    Args:
-        documentation: one sentence for `# HELP`.
-        numbers: one, or one by each value of the label.
-        label: its name; empty without.
-    """
-
-    def __init__(
-        self,
-        kind: Literal["counter", "gauge"],
-        name: str,
-        documentation: str,
-        numbers: Mapping[str, float] | float,
-        label: str = "",
-    ) -> None:
-        self._about = kind, name, documentation
-        self._numbers = numbers
-        self._label = label
-
-    def metric(self) -> Metric:
-        kind, name, documentation = self._about
-        family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-        if not isinstance(self._numbers, Mapping):
-            return family(name, documentation, value=self._numbers)
-        labelled = family(name, documentation, labels=[self._label])
-        for value, number in list(self._numbers.items()):  # the event loop may add one meanwhile
-            labelled.add_metric([value], number)
-        return labelled
-
-    def text(self) -> str:
-        kind, name, documentation = self._about
-        head = _head(name, kind, documentation)
-        sample = f"{name}_total" if kind == "counter" else name
-        if not isinstance(self._numbers, Mapping):
-            return f"{head}{_series(sample, ())} {_number(self._numbers)}\n"
-        lines = [
-            f"{_series(sample, ((self._label, value),))} {_number(number)}\n"
-            for value, number in list(self._numbers.items())
-        ]
-        return head + "".join(lines)
-
-
-def _family(family: Metric) -> str:
-    if isinstance(family, Rendered | _Unmade):
-        return family.text()
-    if family.type not in _PLAIN_TYPES or any(sample.timestamp for sample in family.samples):
-        return generate_latest(_Only(family)).decode()
-    lines = [
-        f"{_series(sample.name, tuple(sample.labels.items()))} {_number(sample.value)}\n"
-        for sample in family.samples
-    ]
-    return _head(family.name, family.type, family.documentation) + "".join(lines)
-
-
-@lru_cache(4096)
-def _number(value: float) -> str:
-    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
-    return text
-
-
-@lru_cache(1024)
-def _head(name: str, kind: str, documentation: str) -> str:
-    return generate_latest(_Only(Metric(name, documentation, kind))).decode()
-
-
-@lru_cache(4096)
-def _series(name: str, labels: tuple[tuple[str, str], ...]) -> str:
-    family = Metric(name, "", "unknown")
-    family.samples = [Sample(name, dict(labels), 0.0)]
-    *_, line = generate_latest(_Only(family)).decode().splitlines()
-    return line.removesuffix(" 0.0")
-
-
-class _Only(Collector):
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterable[Metric]:
-        return (self._family,)
+        buckets = [*zip(labels, accumulate(self._counts), strict=True)]
+        return HistogramMetricFamily(
+            self._name, self._documentation, buckets=buckets, sum_value=self._sum
+        )
 
 
 logger = logging.getLogger(__name__)
@@ -393,5 +256,5 @@ def parse_metrics(text: str) -> tuple[Metric, ...]:
     Raises:
         ValueError: the text is not in the format.
     """
-    families = text_string_to_metric_families(_MISNAMED_COUNTER.sub(r"\1 untyped", text))
-    return tuple(Rendered(family) for family in families)
+    text = _MISNAMED_COUNTER.sub(r"\1 untyped", text)
+    return tuple(text_string_to_metric_families(text))

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client import REGISTRY, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from trtllm_truss import __version__
 from trtllm_truss.errors import InternalError, StartupError, TrussError
-from trtllm_truss.exposition import Histogram, Numbers, Rendered, TritonMetrics
+from trtllm_truss.exposition import Histogram, TritonMetrics
 from trtllm_truss.requests import FinishReason
 
 if TYPE_CHECKING:
@@ -179,11 +179,14 @@ class Counters:
 
 
 def _counter(name: str, documentation: str, value: int) -> Metric:
-    return Numbers("counter", PREFIX + name, documentation, value)
+    return CounterMetricFamily(PREFIX + name, documentation, value=value)
 
 
 def _labelled(name: str, documentation: str, label: str, values: Mapping[str, int]) -> Metric:
-    return Numbers("counter", PREFIX + name, documentation, values, label)
+    family = CounterMetricFamily(PREFIX + name, documentation, labels=[label])
+    for labelled, value in list(values.items()):  # the event loop may add one meanwhile
+        family.add_metric([labelled], value)
+    return family
 
 
 def _error_codes(error: type[TrussError]) -> Iterator[str]:
@@ -226,11 +229,10 @@ class Metrics(Collector):
         self._load = load
         self._adapters = adapters
         labels = {"version": __version__, **build}
-        info = GaugeMetricFamily(
+        self._build_info = GaugeMetricFamily(
             f"{PREFIX}build_info", "What is deployed; always 1.", labels=[*labels]
         )
-        info.add_metric([*labels.values()], 1)
-        self._build_info = Rendered(info)
+        self._build_info.add_metric([*labels.values()], 1)
         self._mounted = mounted
         self._restarts = restarts
         self._clock = clock
@@ -284,7 +286,7 @@ class Metrics(Collector):
                 len(mounted.differing) if mounted else 0,
             ),
         ):
-            yield Numbers("gauge", PREFIX + name, documentation, value)
+            yield GaugeMetricFamily(PREFIX + name, documentation, value=value)
         yield _counter("engine_restarts", "Times the engine was started again.", self._restarts())
         yield self._build_info
 
@@ -310,7 +312,7 @@ class Metrics(Collector):
                 load.cache_tokens // load.block_tokens if load.block_tokens else 0,
             ),
         ):
-            yield Numbers("gauge", f"trtllm_{name}", documentation, value)
+            yield GaugeMetricFamily(f"trtllm_{name}", documentation, value=value)
         if self._adapters:
             labels = {
                 "max_lora": str(len(self._adapters)),
@@ -365,7 +367,7 @@ class _Process(ProcessCollector):
 
     def collect(self) -> Iterable[Metric]:
         if time.monotonic() >= self._until_s:
-            self._families = [Rendered(family) for family in super().collect()]
+            self._families = [*super().collect()]
             self._until_s = time.monotonic() + _PROCESS_INTERVAL_S
         return self._families
 

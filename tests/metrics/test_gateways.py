@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from starlette.types import Message
-from tests.support.endpoint_picker import adapters, families, latest
+from tests.support.endpoint_picker import adapters, latest
 
-from trtllm_truss.exposition import (
-    Histogram,
-    MetricsPage,
-    Numbers,
-    Rendered,
-    exposition,
-    parse_metrics,
-)
+from trtllm_truss.exposition import MetricsPage
 from trtllm_truss.metrics import Load, Metrics
 from trtllm_truss.requests import FinishReason
 
@@ -36,7 +28,7 @@ def metrics_of(load: Load, names: Sequence[str] = ()) -> tuple[Metrics, Collecto
 
 
 def page_of(registry: CollectorRegistry) -> str:
-    return exposition(registry.collect())
+    return generate_latest(registry).decode()
 
 
 RESERVING = Load(3, 2, 8, 512, 1024, 1024, 32)
@@ -117,71 +109,6 @@ def test_numbers_of_adapters_without_names_are_forgotten() -> None:
     assert not metrics._counters.running_adapters
 
 
-class Others(Collector):
-    """Families of kinds that this project has none of, with what the format escapes."""
-
-    def collect(self) -> Any:
-        family = GaugeMetricFamily("other", 'a "text" \\ with\nlines', labels=["le"])
-        family.add_metric(['x "y" \\ \n'], 1e17)
-        family.add_metric(["late"], 3, timestamp=12)
-        yield family
-        yield InfoMetricFamily("about", "An info", value={"version": "1"})
-        yield from parse_metrics('# TYPE nv_a counter\nnv_a{gpu_uuid="GPU-1"} 3\nnv_b 4e-07\n')
-
-
-def test_the_page_is_that_of_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics, registry = metrics_of(RESERVING, ["a"])
-    registry.register(Others())
-    monkeypatch.setattr("time.time", lambda: 5.0)
-    for tokens in (1, 3):
-        request = metrics.request_started("predict", "id")
-        request.queued(0.25)
-        request.sent(17)
-        request.tokens(tokens)
-        request.finished(FinishReason.LENGTH)
-    assert page_of(registry) == generate_latest(registry).decode()
-    families(page_of(registry))
-
-
-def test_a_page_is_made_without_samples() -> None:
-    metrics, _ = metrics_of(RESERVING)
-    families = [*metrics.collect()]
-    exposition(families)
-    made = [family for family in families if "samples" in vars(family)]
-    assert {type(family) for family in made} == {Rendered}, "a family that never changes"
-    assert all(family.samples for family in families), "prometheus_client's page has them"
-
-
-@pytest.mark.parametrize("value", [0, 1, -3, 0.1, 1e-9, 2**20, 2**40, 123456.75, float("inf")])
-def test_numbers_and_labels_are_those_of_prometheus_client(value: float) -> None:
-    registry = CollectorRegistry()
-    labelled = {"": 1.0, 'a"b\\c\n%d': value}
-    registry.register(Given(Numbers("gauge", "a", 'What "%s"\\ \n', value)))
-    registry.register(Given(Numbers("counter", "b", "Which.", labelled, "kind")))
-    histogram = Histogram("c", "100 %d of it.", (0.5, 10.0))
-    histogram.observe(value)
-    registry.register(Given(histogram.family()))
-    assert page_of(registry) == generate_latest(registry).decode()
-
-
-class Given(Collector):
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> list[Metric]:
-        return [self._family]
-
-    def describe(self) -> list[Metric]:
-        return []
-
-
-def test_a_family_that_does_not_change_is_formatted_once() -> None:
-    (family,) = parse_metrics("# TYPE nv_a gauge\nnv_a 3\n")
-    assert isinstance(family, Rendered)
-    family.samples = []
-    assert exposition([family]).endswith("nv_a 3.0\n")
-
-
 async def scrape(page: MetricsPage, query: str = "", **headers: str) -> tuple[int, str]:
     """Return the status and the body of a scrape."""
     scope = {
@@ -223,7 +150,7 @@ async def test_a_page_serves_scrapes_for_ten_times_its_duration() -> None:
         def collect(self) -> list[Metric]:
             made.append(now_s[0])
             now_s[0] += 0.25
-            return [Numbers("gauge", "slow", "Slow.", len(made))]
+            return [GaugeMetricFamily("slow", "Slow.", value=len(made))]
 
         def describe(self) -> list[Metric]:
             return []

@@ -47,7 +47,7 @@ from trtllm_truss.errors import (
     StartupError,
     TrussError,
 )
-from trtllm_truss.exposition import exposition
+from trtllm_truss.exposition import text_format
 from trtllm_truss.processes.child import temporary_folder
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.adapter import usable_defaults
@@ -339,9 +339,9 @@ class TrussEngine:
     async def register_prometheus(self, metrics: backend.EngineMetrics) -> None:
         """Add our metrics and Triton's to those of the worker."""
         metrics.register_prometheus_expfmt_callback(
-            lambda: exposition(
+            lambda: text_format(
                 each for each in REGISTRY.collect() if each.name.startswith(_METRICS)
-            )
+            ).decode()
         )
 
     async def health_check_payload(self) -> dict[str, Any]:
