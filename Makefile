@@ -41,7 +41,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines hosts unit clients fleet dynamo check format docs lock sbom bench peers simulate clean
+.PHONY: help setup demo chat console serve test engines unit clients fleet dynamo check format docs lock sbom bench peers simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,7 +97,8 @@ engines: $(READY) $(OPEN_MPI_4)/.ready ## run all tests, thorough ones too, with
 	$(PYTEST) $(ALL_ENGINES)
 	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(PYTEST) $(ALL_ENGINES) \
 	  tests/engines/checkpoint/llm_api tests/end_to_end/test_supervision.py \
-	  tests/end_to_end/test_adapters.py tests/triton/server/test_mpi.py
+	  tests/end_to_end/test_adapters.py tests/triton/server/test_mpi.py \
+	  tests/serving/test_launchers.py
 
 $(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
 	@rm -rf $(OPEN_MPI_4)
@@ -105,10 +106,6 @@ $(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
 	@$(BIN)/uv pip install --quiet --python $(VENV) --prefix $(OPEN_MPI_4) $(LOCKED) \
 	  -r tests/support/fake_llm_api/open-mpi-4.txt
 	@touch $@
-
-hosts: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
-	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000 tests/hosts
-	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(BIN)/python -m pytest --hosts 1 tests/hosts/test_launchers.py
 
 unit: $(READY) ## run the tests without servers, in a few minutes
 	$(PYTEST) -m "not server" --ignore tests/end_to_end --ignore tests/backends/triton_native

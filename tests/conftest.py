@@ -39,7 +39,7 @@ OWN_SERVER_MODULES = (
 `--servers all`."""
 SERVER_FIXTURES = frozenset(
     {
-        *("group", "make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton"),
+        *("make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton"),
         "warm_triton",
     }
 )
@@ -49,7 +49,6 @@ SHARED_FIXTURES = (
     *(
         "context",
         "checkpoint",
-        "group",
         "laid_out",
         "model_folder",
         "engine",
@@ -120,12 +119,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         metavar="N",
         help="watch the console's page in the browser for so long; its memory must not grow",
-    )
-    parser.addoption(
-        "--hosts",
-        type=int,
-        metavar="ROUNDS",
-        help="run the tests of several hosts in all shapes and with every harm, ROUNDS times each",
     )
 
 

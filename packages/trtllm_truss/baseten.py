@@ -202,7 +202,7 @@ def check_keys(
             "config.yaml has weights and model_cache, which Truss refuses together; remove "
             "model_cache (`truss migrate` converts it).",
         )
-    yield from _check_resources(resources, settings)
+    yield from _check_resources(resources)
     yield from _check_placing(config, settings, engine)
     for place in _tokens(config):
         yield warning(
@@ -242,7 +242,7 @@ def check_keys(
     yield from _check_startup(runtime, settings, engine, downloaded_bytes)
 
 
-def _check_resources(resources: Mapping[str, Any], settings: Settings) -> Iterator[Diagnostic]:
+def _check_resources(resources: Mapping[str, Any]) -> Iterator[Diagnostic]:
     instance_type, accelerator = resources.get("instance_type"), resources.get("accelerator")
     if not isinstance(accelerator, (str, dict, NoneType)) or (
         isinstance(accelerator, str) and parse_accelerator(accelerator) is None
@@ -261,11 +261,11 @@ def _check_resources(resources: Mapping[str, Any], settings: Settings) -> Iterat
                 f"{instance_type} replaces it; remove one of them.",
             )
     nodes = resources.get("node_count") or 1
-    if nodes != settings.node_count:
+    if nodes != 1:
         yield warning(
             "node_count",
-            f"config.yaml: resources.node_count is {nodes}, but the engine's ranks are shared by "
-            f"{settings.node_count} host(s) (model_metadata.nodes); set both to one number.",
+            f"config.yaml: resources.node_count is {shown(nodes)}, but Baseten starts no launcher, "
+            "which ranks on several hosts need (docs/several-hosts.md); remove it.",
         )
 
 

@@ -90,15 +90,16 @@ def test_only_needed_files_are_fetched(hub: HubServer) -> None:
     ("split", "index", "rank"),
     [("tensor", 0, 0), ("tensor", 1, 1), ("pipeline", 0, 1), ("pipeline", 1, 0)],
 )
-def test_each_of_several_hosts_fetches_the_files_that_its_ranks_open(
+def test_each_of_several_hosts_fetches_the_files_that_its_rank_opens(
     hub: HubServer, split: str, index: int, rank: int
 ) -> None:
-    """The leader is in the last pipeline stage. The other hosts need no tokenizer."""
+    """Rank 0 is in the last pipeline stage. The other ranks need no tokenizer."""
     if split == "pipeline":
         change(hub, {"config.json": json.dumps(engine_config(1, 2, {})).encode()})
-    metadata = {"engine_repository": "org/engine", f"{split}_parallelism": 2, "nodes": ["a", "b"]}
+    metadata = {"engine_repository": "org/engine", f"{split}_parallelism": 2, "nodes": 2}
     settings = parse_settings({"model_metadata": metadata})
-    found = resolve_engine(settings, Environment("hf_token", {}), HostInfo(), index=index)
+    token, job = Environment("hf_token", {}), Rank(index, size=2, each=1)
+    found = resolve_engine(settings, token, HostInfo(), rank=job)
     names = {path.name for path in found.engine.folder.iterdir()}
     own = {"config.json", f"rank{rank}.engine"}
     assert names == (own if index else {*own, "tokenizer.json"})

@@ -78,7 +78,6 @@ def without_the_workbench(
     ("command", "status", "says"),
     [
         ("check", 0, "ok\n"),
-        ("join", 2, "error: this engine has one host; set model_metadata.nodes"),
         ("chat", 2, "invalid choice: 'chat'"),
     ],
 )
@@ -286,7 +285,7 @@ def test_render_knows_the_gpu(tmp_path: Path, accelerator: str, chunks: bool) ->
 
 def test_several_hosts_cannot_build(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = {"checkpoint_repository": "org/model", "max_input_len": 64, "max_seq_len": 128}
-    file = config(engine, engine_repository=None, build=build, nodes=["a", "b"])
+    file = config(engine, engine_repository=None, build=build, nodes=2)
     status, report = checked(capsys, file)
     assert status == 2
     assert "a build makes the engine on one host only" in report["findings"][0]["sentence"]
@@ -308,28 +307,6 @@ def test_check_names_keys_without_effect_on_the_cpu(
     assert len(unused) == 1
     assert "no_gpu" not in codes(report)
     assert "kv_cache_free_gpu_mem_fraction has no effect on an engine of the CPU" in unused[0]
-
-
-def test_render_counts_the_hosts_that_the_platform_names(
-    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRTLLM_TRUSS_HOSTS", "a,b")
-    output = tmp_path / "out"
-    command = ["render", "--truss", str(ROOT), "--config", config(engine)]
-    assert main([*command, "--engine", str(engine), "--output", str(output)]) == 0
-    text = (output / "tensorrt_llm/config.pbtxt").read_text()
-    rendered = text_format.Parse(text, model_config_pb2.ModelConfig())
-    assert rendered.parameters["num_nodes"].string_value == "2"
-
-
-def test_check_counts_the_hosts_that_the_platform_names(
-    engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRTLLM_TRUSS_HOSTS", "a,b,c")
-    status, report = checked(capsys, config(engine))
-    assert status == 3
-    codes = {finding["code"] for finding in report["findings"]}
-    assert "nodes_mismatch" in codes
 
 
 @pytest.mark.parametrize(

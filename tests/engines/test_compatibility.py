@@ -107,7 +107,7 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "nodes_version": (
         {
             "config": new_config("0.18.2", tp=2),
-            "settings": {**TP2, "nodes": ["a", "b"]},
+            "settings": {**TP2, "nodes": 2},
             "runtime_version": "0.18.2",
         },
         ERROR,

@@ -304,28 +304,19 @@ def test_the_pod_has_what_the_truss_needs() -> None:
     assert home.startswith(mounts["engines"])
 
 
-def pods() -> list[dict[str, Any]]:
-    """Return the pods of all manifests."""
-    group = next(yaml.safe_load_all((KUBERNETES / "leaderworkerset.yaml").read_text()))
-    template = group["spec"]["leaderWorkerTemplate"]
-    pods = [template[f"{kind}Template"]["spec"] for kind in ("leader", "worker")]
-    return [manifest("Deployment")["spec"]["template"]["spec"], *pods]
-
-
-def test_pods_write_to_their_volumes_only() -> None:
+def test_the_pod_writes_to_its_volumes_only() -> None:
     """test_container.py runs the image's command with these folders."""
-    for pod in pods():
-        (container,) = pod["containers"]
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
-        assert writable == {"/workspace", "/dev/shm", "/tmp", "/home/app"}
+    (container,) = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+    assert writable == {"/workspace", "/dev/shm", "/tmp", "/home/app"}
 
 
-@pytest.mark.parametrize("file", ["truss.yaml", "leaderworkerset.yaml", "mpijob.yaml"])
+@pytest.mark.parametrize("file", ["truss.yaml", "mpijob.yaml"])
 def test_the_policies_name_who_may_come_and_go(file: str) -> None:
     documents = yaml.safe_load_all((KUBERNETES / file).read_text())
     (policy,) = [each["spec"] for each in documents if each["kind"] == "NetworkPolicy"]

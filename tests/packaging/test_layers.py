@@ -26,7 +26,7 @@ LAYERS = [
     *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
     *("processes", "connections", "guides", "machine"),
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-    *("exposition", "guides.validator", "hosts", "conversation", "text", "tool_calls"),
+    *("exposition", "guides.validator", "conversation", "text", "tool_calls"),
     "builder",
     "builder.run",
     *("tracing", "metrics", "inference", "serving"),

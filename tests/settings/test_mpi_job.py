@@ -10,7 +10,7 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.mpi_job import Rank, job_variables, read_rank
 from trtllm_truss.processes.child import child_environment
 from trtllm_truss.serving.service import Service
-from trtllm_truss.settings.loading import Environment, parse_settings, resolve_group
+from trtllm_truss.settings.loading import Environment, parse_settings, resolve_hosts
 
 PMIX = {
     "PMIX_RANK": "3",
@@ -122,12 +122,19 @@ def settings_of(**metadata: object):
 
 def test_the_launchers_hosts_count() -> None:
     engine = {"engine_repository": "o/e"}
-    lws = {"LWS_LEADER_ADDRESS": "a", "LWS_GROUP_SIZE": "4"}
-    for given in ({}, {"nodes": 2}, {"nodes": ["a", "b"]}):
-        found = resolve_group(settings_of(**engine, **given), environment({**OPEN_MPI, **lws}))
-        assert (found[0].node_count, found[1]) == (2, None)
-    with pytest.raises(SettingsError, match="names 3 hosts, but the launcher has placed the 4 "):
-        resolve_group(settings_of(**engine, nodes=3), environment(SLURM))
+    for given in ({}, {"nodes": 2}):
+        assert resolve_hosts(settings_of(**engine, **given), environment(OPEN_MPI)).node_count == 2
+    assert resolve_hosts(settings_of(**engine), environment({})).node_count == 1
+    with pytest.raises(SettingsError, match="is 3, but the launcher has placed the 4 ranks on 2"):
+        resolve_hosts(settings_of(**engine, nodes=3), environment(SLURM))
+
+
+def test_several_hosts_need_a_launcher() -> None:
+    """A list of names was that of a leader and its members."""
+    with pytest.raises(SettingsError, match="nodes is 2, but no launcher has started this process"):
+        resolve_hosts(settings_of(engine_repository="o/e", nodes=2), environment({}))
+    with pytest.raises(SettingsError, match=r'nodes is \["a", "b"\]; it must be a whole number'):
+        settings_of(engine_repository="o/e", nodes=["a", "b"])
 
 
 def test_only_rank_0_serves() -> None:
@@ -140,4 +147,4 @@ def test_only_rank_0_serves() -> None:
 def test_ranks_do_not_build_the_engine() -> None:
     build = {"checkpoint_repository": "o/m", "max_seq_len": 1024, "max_batch_size": 1}
     with pytest.raises(SettingsError, match="rank 3 of 4, and each would build the engine"):
-        resolve_group(settings_of(build=build), environment(SLURM))
+        resolve_hosts(settings_of(build=build), environment(SLURM))

@@ -91,14 +91,14 @@ def test_a_second_load_knows_the_secrets_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Truss calls `load` again if it fails, then without the secrets in the environment."""
-    monkeypatch.setenv("TRUSS_SECRET_group_key", "PLANTED")
+    monkeypatch.setenv("TRUSS_SECRET_server_api_key", "PLANTED")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "PLANTED")
     model = model_module().Model({}, object(), tmp_path)
     known = model._read_environment()
-    monkeypatch.delenv("TRUSS_SECRET_group_key")
+    monkeypatch.delenv("TRUSS_SECRET_server_api_key")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert model._read_environment() is known
-    assert known.group_key == "PLANTED"
+    assert known.api_key == "PLANTED"
     with pytest.raises(StartupError):
         start_service(
             {"model_metadata": {"engine_repository": str(tmp_path)}},

@@ -28,12 +28,12 @@ from tests.support.paths import ROOT
 
 _PRELOADED = (
     *(f"trtllm_workbench.cli.{name}" for name in ("main", "serve", "demo")),
-    "trtllm_truss.cli.join",
+    "trtllm_truss.cli.rank",
     "truss.cli.cli",
     "truss.contexts.local_loader.docker_build_emulator",
 )
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_CLONE_NEWNET, _CLONE_NEWUTS = 0x40000000, 0x04000000
+_CLONE_NEWNET = 0x40000000
 _REQUEST_BYTES = 1 << 17
 _NUMBER_BYTES = 12
 
@@ -47,7 +47,6 @@ class WarmProcess:
         stdout: the same; dropped by default.
         env: replaces the environment.
         cwd: the folder.
-        host: a network namespace to enter; also the hostname.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class WarmProcess:
         stdout: IO[str] | int | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        host: str | None = None,
     ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
@@ -66,7 +64,6 @@ class WarmProcess:
             "arguments": self.args,
             "env": {**(env or os.environ)},
             "cwd": str(cwd or Path.cwd()),
-            "host": host,
         }
         self._status, status = os.pipe()
         with Path(os.devnull).open("r+b") as nothing, os.fdopen(status, "wb") as written:
@@ -201,8 +198,6 @@ def _become(request: dict[str, Any], standard: Sequence[int]) -> None:
     for number, file in enumerate(standard):
         os.dup2(file, number)
     os.closerange(3, 64)
-    if request["host"]:
-        enter_host(request["host"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["env"])
@@ -214,18 +209,6 @@ def _become(request: dict[str, Any], standard: Sequence[int]) -> None:
         runpy.run_path(name, run_name="__main__")
     else:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
-
-
-def enter_host(name: str) -> None:
-    """Enter a network namespace of `ip netns`, with its name as the hostname.
-
-    Raises:
-        OSError: the right is missing.
-    """
-    enter_network(name)
-    if _LIBC.unshare(_CLONE_NEWUTS):
-        raise OSError(ctypes.get_errno(), "unshare")
-    socket.sethostname(name)
 
 
 def enter_network(name: str) -> None:

@@ -50,7 +50,7 @@ from trtllm_truss.serving.preparation import (
     own_tokenizer_paths,
     server_problem,
 )
-from trtllm_truss.settings.loading import Environment, known_nodes, read_environment
+from trtllm_truss.settings.loading import Environment, read_environment, require_one_builder
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.tool_calls.detection import UNKNOWN_CALLS, describe_formats
@@ -130,7 +130,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         content = read_config(truss, config)
         settings, _ = load_configuration(content)
         environment = read_environment()
-        settings = known_nodes(settings, environment)
+        require_one_builder(settings)
         image = HostInfo.from_config(content).image
         machine = inspect_machine(environment.variables, image)
         host = HostInfo.from_config(content, host_info(machine))

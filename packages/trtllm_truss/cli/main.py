@@ -27,7 +27,6 @@ Commands = Mapping[str, Mapping[str, str]]
 SERVER_COMMANDS: Commands = {
     __package__: {
         "serve": "run the Truss in a server of its own, as a container does",
-        "join": "run the ranks of a further host of an engine that spans several",
         "dynamo": "serve as a worker of NVIDIA Dynamo",
         "check": "verify everything that can be verified without a start",
         "render": "write the Triton model repository",
@@ -113,7 +112,7 @@ def _on_rank_0(run: Callable[[argparse.Namespace], int], options: argparse.Names
     rank = read_rank(os.environ)
     if rank is None or not rank.index:
         return run(options)
-    from trtllm_truss.cli.join import run_rank  # imports the start of an engine
+    from trtllm_truss.cli.rank import run_rank  # imports the start of an engine
 
     return run_rank(rank, options)
 

@@ -17,7 +17,7 @@ from trtllm_truss.serving.preparation import (
     own_tokenizer_paths,
     render_engine,
 )
-from trtllm_truss.settings.loading import known_nodes, read_environment
+from trtllm_truss.settings.loading import read_environment, require_one_builder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     settings, _ = load_configuration(content)
     require_empty(options.output)
     environment = read_environment()
-    settings = known_nodes(settings, environment)
+    require_one_builder(settings)
     folder = options.engine
     if folder is None:
         repository = open_engine(settings, environment)

@@ -98,7 +98,7 @@ class ModelConfig:
 
 
 class RankLauncher(ABC):
-    """A program that runs the ranks of one engine over several hosts."""
+    """A program that runs the ranks of a job which a launcher has started."""
 
     @abstractmethod
     def rank(self, segment: Sequence[str], rank: int, folder: Path) -> list[str]:
@@ -370,12 +370,12 @@ class Engine(ABC):
         """Triton processes on one host."""
         return 1 if self.spawns_ranks else self.world_size
 
-    def ranks_of_host(self, index: int, hosts: int) -> tuple[int, ...] | None:
-        """Return the ranks whose files one of several hosts opens; None for all."""
+    def ranks_opened_by(self, index: int) -> tuple[int, ...] | None:
+        """Return the ranks whose files a process of a launcher's job opens; None for all."""
         return None
 
     def rank_launcher(self, environ: Mapping[str, str]) -> RankLauncher | None:
-        """Return the program that runs each rank on several hosts; None if Triton is the rank.
+        """Return the program that runs each rank of a launcher's job; None if Triton is the rank.
 
         Raises:
             TritonError: it is not installed.
@@ -383,22 +383,12 @@ class Engine(ABC):
         return None
 
     def held_for(self, ranks: Collection[int]) -> Engine:
-        """Return the description for a host that holds the files of some ranks only."""
+        """Return the description for a process that holds the files of some ranks only."""
         return self
 
     def ranks_need_tokenizer(self, settings: Settings) -> bool:
-        """Return True if every rank reads the tokenizer, not only the host that serves."""
+        """Return True if every rank reads the tokenizer, not only the one that serves."""
         return True
-
-    @property
-    def equal_files(self) -> tuple[str, ...]:
-        """Ends of the paths of files that must be equal on all hosts."""
-        return ()
-
-    @property
-    def equal_folders(self) -> Mapping[str, Path]:
-        """Folders that must have one path on all hosts, by their names for people."""
-        return {}
 
     # Capacity and admission
 

@@ -223,29 +223,6 @@ _MPI_VERSION = re.compile(r"\b(\d+\.\d+\.\d+\S*)")
 _LIMIT_S = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Mpi:
-    """An MPI that can start ranks.
-
-    Attributes:
-        version: such as ``4.1.7``; None if its output has none.
-    """
-
-    mpirun: Path
-    version: str | None
-
-
-def find_mpi(environ: Mapping[str, str] | None = None) -> Mpi:
-    """Find ``mpirun`` and ask for its version.
-
-    Raises:
-        TritonError: none was found.
-    """
-    environ = os.environ if environ is None else environ
-    mpirun = find_mpirun(environ)
-    return Mpi(mpirun, mpi_version(mpirun, environ))
-
-
 def mpi_version(mpirun: Path, environ: Mapping[str, str] | None = None) -> str | None:
     """Ask ``mpirun`` for its version; return None if its output has none."""
     environ = os.environ if environ is None else environ

@@ -92,21 +92,19 @@ def resolve_engine(
     host: HostInfo,
     built: Path | None = None,
     version: str | None = None,
-    index: int = 0,
     read_ahead: Callable[[Collection[Path]], None] = lambda files: None,
     rank: Rank | None = None,
     check_server: Callable[[Engine], None] = lambda engine: None,
 ) -> ResolvedEngine:
     """Validate the engine against this host and the settings; download it with the tokenizer.
 
-    Of several hosts, each downloads the files of its own ranks only; a rank its own.
+    Each rank of a launcher's job downloads its own files only.
 
     Args:
         built: folder of the engine from `build`, if the settings name none.
         version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
-        index: the place of this host among several.
         read_ahead: receives the files that are here already, as soon as the engine fits.
-        rank: this process's in a launcher's job, in place of `index`.
+        rank: this process's in a launcher's job.
         check_server: raises an error if no server here runs the engine; called before a download.
 
     Raises:
@@ -118,10 +116,9 @@ def resolve_engine(
     adapters = [each.adapter for each in repositories]
     described = repository.describe()
     ranks = None
-    index, parts = (rank.index, rank.size) if rank else (index, settings.node_count)
     if described.is_described:
-        if parts > 1:
-            ranks = described.ranks_of_host(index, parts)
+        if rank is not None:
+            ranks = described.ranks_opened_by(rank.index)
         described = with_settings(described, settings, version, adapters, host.capability)
         _require_ranks(described, rank, host)
         described = described if ranks is None else described.held_for(ranks)
@@ -129,7 +126,7 @@ def resolve_engine(
         check_server(described)
     else:
         _require_ranks(described, rank, host)
-    has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
+    has_tokenizer = rank is None or rank.index == 0 or described.ranks_need_tokenizer(settings)
     wanted = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
         *(own_tokenizer_paths(settings, repository) if has_tokenizer else ()),
@@ -524,11 +521,11 @@ class PreparedEngine:
         ]
         return key_of([versions, gpus, resolved.listing.commit, files, chosen])
 
-    def server(self, run_folder: Path, *, in_group: bool) -> PreparedServer:
+    def server(self, run_folder: Path, *, in_job: bool) -> PreparedServer:
         """Find Triton and assemble its backends and its environment.
 
         Args:
-            in_group: several hosts share the engine.
+            in_job: this process is a rank of a launcher's job.
 
         Raises:
             TritonError: Triton is not installed.
@@ -547,7 +544,7 @@ class PreparedEngine:
                 python=self.machine.runtime.python if engine.in_python_of_runtime else None,
                 library_paths=self.machine.cuda.library_paths,
                 huge_pages=engine.huge_pages,
-                spawns=engine.spawns_ranks and not in_group,
+                spawns=engine.spawns_ranks and not in_job,
             ),
         )
 
@@ -556,7 +553,6 @@ def prepare(
     settings: Settings,
     environment: Environment,
     image: str | None,
-    index: int = 0,
     *,
     read_ahead: Callable[[Collection[Path]], None],
     rank: Rank | None = None,
@@ -565,9 +561,8 @@ def prepare(
 
     Args:
         image: `base_image.image` of config.yaml.
-        index: the place of this host among several; only the first builds.
         read_ahead: receives files of the engine (`resolve_engine`).
-        rank: this process's in a launcher's job, in place of `index`.
+        rank: this process's in a launcher's job.
 
     Raises:
         StartupError: the engine is unusable here.
@@ -577,7 +572,7 @@ def prepare(
     host = host_info(machine)
     in_image = replace(host, image=image)
     built = None
-    if settings.engine_repository is None and index == 0:
+    if settings.engine_repository is None:
         from trtllm_truss.builder.run import ensure_engine
 
         built = ensure_engine(settings, environment, host)
@@ -588,7 +583,7 @@ def prepare(
             raise TritonError(problem)
 
     resolved = resolve_engine(
-        settings, environment, host, built, known, index, read_ahead, rank, check_server
+        settings, environment, host, built, known, read_ahead, rank, check_server
     )
     if resolved.capacity is not None:
         logger.info("%s", resolved.capacity.summary)

@@ -40,7 +40,7 @@ from trtllm_truss.serving.preparation import (
 )
 from trtllm_truss.serving.repositories import MountedFiles, ReadAhead
 from trtllm_truss.serving.supervisor import Supervisor
-from trtllm_truss.settings.loading import Environment, resolve_group
+from trtllm_truss.settings.loading import Environment, resolve_hosts
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.status import Phase, ServiceStatus
 from trtllm_truss.triton.server.command import launcher
@@ -49,7 +49,6 @@ from trtllm_truss.triton.server.process import ServerProcess
 if TYPE_CHECKING:
     from trtllm_truss.engines.engine import Engine
     from trtllm_truss.inference.generation import Generator, RequestPipeline
-    from trtllm_truss.serving.group import GroupLead
     from trtllm_truss.text.tokenizer import TextTokenizer
     from trtllm_truss.tracing import Tracing
     from trtllm_truss.triton.client.client import Trial
@@ -137,7 +136,7 @@ class Service:
         self._owns_process = owns_process
         self.model_name = model_name or "model"
         self._status = status or ServiceStatus()
-        self._settings, self._group = resolve_group(settings, environment)
+        self._settings = resolve_hosts(settings, environment)
         self._rank = read_rank(environment.variables)
         self._environment = environment
         self._data_dir = data_dir
@@ -249,8 +248,7 @@ class Service:
     def _start(self, meanwhile: Callable[[], object]) -> None:
         raise_file_limit()
         sweep()
-        lead = self._prepare_lead()
-        log = StartupLog(5 if lead else 4, self._status)
+        log = StartupLog(4, self._status)
         ahead = self._resources.enter_context(closing(ReadAhead()))
         with log.phase("engine") as details:
             prepared = prepare(
@@ -286,18 +284,11 @@ class Service:
         if guides is not None:
             self._resources.callback(guides.close)
             warming = guides.start()
-        if lead is not None:
-            self._resources.callback(lead.leader.close)
-            with log.phase("hosts") as details:
-                lead.open(prepared)
-                lead.leader.wait_until_whole(lambda: False, self._settings.serving.start_timeout_s)
-                details.append(f"{lead.group.size} hosts")
-        is_alone = lead is None and self._rank is None
-        kernels = self._open_kernels(prepared) if is_alone else None
+        kernels = self._open_kernels(prepared) if self._rank is None else None
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
-                self._new_run(prepared, repository, run_folder, lead, kernels),
+                self._new_run(prepared, repository, run_folder, kernels),
                 supervised_limits(
                     self._settings.serving,
                     engine,
@@ -311,7 +302,6 @@ class Service:
                 on_restart=self._engine_restarts,
                 give_up=_give_up,
                 instances=engine.instance_count(self._settings),
-                leader=lead.leader if lead else None,
             )
             self._resources.callback(supervisor.stop)
             loading.add_done_callback(partial(_stop_on_failure, supervisor))
@@ -369,13 +359,6 @@ class Service:
             block_tokens=path.engine.cache_block_tokens,
         )
 
-    def _prepare_lead(self) -> GroupLead | None:
-        if self._group is None:
-            return None
-        from trtllm_truss.serving.group import GroupLead
-
-        return GroupLead.prepare(self._group, self._environment)
-
     def _load_tokenizer(
         self, folder: Path, phase: AbstractContextManager[list[str]]
     ) -> TextTokenizer:
@@ -402,27 +385,24 @@ class Service:
         prepared: PreparedEngine,
         repository: Path,
         run_folder: Path,
-        lead: GroupLead | None,
         kernels: KernelCache | None,
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
         engine, variables = prepared.engine, self._environment.variables
-        is_alone = lead is None and self._rank is None
-        server = prepared.server(run_folder, in_group=not is_alone)
+        in_job = self._rank is not None
+        server = prepared.server(run_folder, in_job=in_job)
         command = launcher(
             server.installation,
             repository=repository,
             backends=server.backends,
-            world_size=engine.server_ranks if is_alone else engine.world_size,
+            world_size=engine.world_size if in_job else engine.server_ranks,
             environ=variables,
-            hosts=lead.leader.begin if lead else None,
-            ranks=None if is_alone else engine.rank_launcher(variables),
+            ranks=engine.rank_launcher(variables) if in_job else None,
             rank=self._rank.index if self._rank else None,
         )
         environment = {
             **server.variables,
             **(job_variables(variables) if self._rank else {}),
-            **(lead.mpi_variables if lead else {}),
             **(kernels.variables if kernels else {}),
         }
 

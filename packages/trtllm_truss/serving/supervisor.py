@@ -17,7 +17,6 @@ from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 if TYPE_CHECKING:
-    from trtllm_truss.hosts.leader import Leader
     from trtllm_truss.triton.client.client import Trial, TritonClient
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,6 @@ class Supervisor:
         on_restart: called before each restart, from the supervisor's thread.
         instances: of the engine in the server.
         give_up: called after the last failed restart, from the supervisor's thread.
-        leader: the other hosts, if the engine spans several.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class Supervisor:
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
         instances: int = 1,
-        leader: Leader | None = None,
     ) -> None:
         self._new_run = new_run
         self._limits = limits
@@ -85,9 +82,6 @@ class Supervisor:
         self._restarts = 0
         self._told_of_files_s: float | None = None
         self._closed_since_s: float | None = None
-        self._leader = leader
-        if leader is not None:
-            leader.on_loss = self._host_was_lost
 
     @property
     def is_healthy(self) -> bool:
@@ -136,18 +130,7 @@ class Supervisor:
         if self._run is not None:
             self._run.stop(patience_s)
 
-    def _host_was_lost(self, reason: str) -> None:
-        """End the run at once: its ranks cannot go on, and would wait for the lost ones."""
-        self._client = None
-        if self._run is not None:
-            self._run.stop(0)
-        self._run_ended.set()
-
     def _start_run(self) -> None:
-        if self._leader is not None:
-            # The first start has a deadline; later the platform may take as long as it needs.
-            limit_s = None if self._thread else self._limits.start_timeout_s
-            self._leader.wait_until_whole(self._stopping.is_set, limit_s)
         run = self._run = self._new_run()
         deadline = time.monotonic() + self._limits.start_timeout_s
         try:
@@ -158,15 +141,11 @@ class Supervisor:
             from trtllm_truss.triton.client.client import TritonClient, warm_up
 
             run.wait_until_ready(self._limits.start_timeout_s)
-            if self._leader is not None:
-                self._leader.ready()
             left_s = max(1.0, deadline - time.monotonic())
             run.on_exit(lambda _: self._run_ended.set())
             warm_up(run.grpc_address, self._first_requests(), left_s, self._version)
-        except BaseException as error:
+        except BaseException:
             run.stop(0)
-            if self._leader is not None and (loss := self._leader.loss):
-                raise TritonError(loss) from error
             raise
         self._heartbeat.restarted()
         self._client = TritonClient(
@@ -196,7 +175,7 @@ class Supervisor:
         assert run is not None
         if run.state is not State.READY:
             self._client = None
-            return (self._leader and self._leader.loss) or run.cause
+            return run.cause
         if (broken := self._heartbeat.broken) is not None:
             self._client = None
             run.stop(0)

@@ -1,7 +1,4 @@
-"""The only reader of secrets, environment and `model_metadata`, and of the group of hosts.
-
-The settings or the platform name the hosts that run one engine.
-"""
+"""The only reader of secrets, environment and `model_metadata`."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from trtllm_truss.settings.runtime import KEYS, SECTION, is_argument
 from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
-GROUP_KEY_SECRET = "group_key"  # noqa: S105
 HONEYCOMB_SECRET = "HONEYCOMB_API_KEY"  # noqa: S105
 API_KEY_SECRET = "server_api_key"  # noqa: S105
 _PREFIX = "TRUSS_SECRET_"
@@ -57,14 +53,12 @@ class Environment:
         hf_access_token: the Hugging Face token, None if not declared, empty if declared without a
             value; excluded from every repr.
         variables: the process environment at start.
-        group_key: the key of a group of several hosts, empty if not set; excluded likewise.
-        honeycomb_api_key: where Truss's server exports spans, likewise.
+        honeycomb_api_key: where Truss's server exports spans, empty if not set; excluded likewise.
         api_key: the key that callers must send, empty if not set; excluded likewise.
     """
 
     hf_access_token: str | None
     variables: Mapping[str, str]
-    group_key: str = ""
     honeycomb_api_key: str = ""
     api_key: str = ""
 
@@ -129,7 +123,6 @@ def read_environment(secrets: Secrets | None = None) -> Environment:
     return Environment(
         token,
         variables,
-        group_key=_secret(GROUP_KEY_SECRET, secrets),
         honeycomb_api_key=_secret(HONEYCOMB_SECRET, secrets),
         api_key=_secret(API_KEY_SECRET, secrets),
     )
@@ -230,68 +223,38 @@ def _suggestion(*location: str) -> str:
     return f" (did you mean {close}?)" if close else f" (known: {', '.join(sorted(names))})"
 
 
-HOSTS_VARIABLE = "TRTLLM_TRUSS_HOSTS"
-LWS_LEADER, LWS_SIZE, LWS_INDEX = "LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"
-"""Variables of Kubernetes' LeaderWorkerSet, in every container of a group:
-https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/."""
-
-_SHORTEST_KEY = 32
 _NODES = "config.yaml: model_metadata.nodes"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Hosts of one engine.
-
-    Attributes:
-        size: hosts, the leader included.
-        leader: the leader's name or IPv4 address.
-        port: the leader's port for members.
-        index: this host's place, 0 for the leader; None if the platform does not number them.
-        hosts: names or addresses of all hosts; empty if only the leader's is known.
-    """
-
-    size: int
-    leader: str
-    port: int
-    index: int | None = None
-    hosts: tuple[str, ...] = ()
-
-
-def resolve_group(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
-    """Read the group; return settings whose `nodes` is its size, and the group.
-
-    A rank of another launcher's job has no group: the launcher has placed all ranks.
+def resolve_hosts(settings: Settings, environment: Environment) -> Settings:
+    """Return the settings with the number of hosts of this start as `nodes`.
 
     Raises:
-        SettingsError: the group is contradictory, or its hosts could not have the engine.
+        SettingsError: the launcher has placed the ranks on another number of hosts, there is no
+            launcher for several, or each rank would build the engine.
     """
     rank = read_rank(environment.variables)
-    group = None if rank else read_group(settings, environment.variables)
-    hosts = group.size if group else rank.hosts if rank else 1
-    if rank is not None and settings.nodes is not None and settings.node_count != hosts:
+    if rank is None and settings.node_count > 1:
         raise SettingsError(
-            f"{_NODES} names {settings.node_count} hosts, but the launcher has placed the "
-            f"{rank.size} ranks on {hosts}; remove it: the launcher's hosts count."
+            f"{_NODES} is {settings.node_count}, but no launcher has started this process; start "
+            "one process for each GPU by `srun --mpi=pmix` or by `mpirun` (docs/several-hosts.md)."
         )
-    settled = settings.model_copy(update={"nodes": hosts})
-    _require_one_builder(settled, rank)
-    return settled, group
+    hosts = rank.hosts if rank else 1
+    if rank is not None and settings.nodes not in (None, hosts):
+        raise SettingsError(
+            f"{_NODES} is {settings.nodes}, but the launcher has placed the {rank.size} ranks on "
+            f"{hosts}; remove it: the launcher's hosts count."
+        )
+    require_one_builder(settings, rank)
+    return settings.model_copy(update={"nodes": hosts})
 
 
-def known_nodes(settings: Settings, environment: Environment) -> Settings:
-    """Return the settings of a start here, or of one elsewhere if nothing names the hosts here.
+def require_one_builder(settings: Settings, rank: Rank | None = None) -> None:
+    """Refuse to build the engine on several hosts or ranks.
 
     Raises:
-        SettingsError: as in `resolve_group`.
+        SettingsError: each would build it.
     """
-    if any(environment.variables.get(name) for name in (LWS_LEADER, HOSTS_VARIABLE)):
-        return resolve_group(settings, environment)[0]
-    _require_one_builder(settings)
-    return settings
-
-
-def _require_one_builder(settings: Settings, rank: Rank | None = None) -> None:
     if settings.engine_repository is not None:
         return
     if rank is not None:
@@ -301,70 +264,6 @@ def _require_one_builder(settings: Settings, rank: Rank | None = None) -> None:
         )
     if settings.node_count > 1:
         raise SettingsError(
-            f"config.yaml: model_metadata.nodes is {settings.node_count}, but a build makes the "
-            "engine on one host only; publish it with `trtllm-truss publish` and name it in "
-            "engine_repository."
+            f"{_NODES} is {settings.node_count}, but a build makes the engine on one host only; "
+            "publish it with `trtllm-truss publish` and name it in engine_repository."
         )
-
-
-def read_group(settings: Settings, variables: Mapping[str, str]) -> Group | None:
-    """Return the group of several hosts; None for a single host.
-
-    `nodes` with names wins; then LeaderWorkerSet's variables and `TRTLLM_TRUSS_HOSTS`, a list with
-    commas, give the group.
-
-    Raises:
-        SettingsError: the sources contradict each other, or none names the leader.
-    """
-    nodes, port = settings.nodes, settings.serving.nodes_port
-    if isinstance(nodes, list):
-        return _of_hosts(nodes, port, "nodes", variables)
-    group = None
-    if variables.get(LWS_LEADER) and variables.get(LWS_SIZE, "1") != "1":
-        size, index = _number(LWS_SIZE, variables), _number(LWS_INDEX, variables, "0")
-        group = Group(size, variables[LWS_LEADER], port, index)
-    elif names := variables.get(HOSTS_VARIABLE):
-        hosts = [name.strip() for name in names.split(",") if name.strip()]
-        group = _of_hosts(hosts, port, HOSTS_VARIABLE, variables)
-    if nodes is None or (group is None and nodes == 1):
-        return group if group is not None and group.size > 1 else None
-    if group is None:
-        raise SettingsError(
-            f"{_NODES} is {nodes}, but nothing names the hosts; list their names there, set "
-            f"{HOSTS_VARIABLE}, or deploy as a LeaderWorkerSet."
-        )
-    if group.size != nodes:
-        raise SettingsError(
-            f"{_NODES} is {nodes}, but the platform's group has {group.size} hosts; set it to "
-            f"{group.size}."
-        )
-    return group
-
-
-def require_key(key: str) -> bytes:
-    """Return the group's key.
-
-    Raises:
-        SettingsError: it is missing or too short to be random.
-    """
-    if len(key) < _SHORTEST_KEY:
-        state = f"has {len(key)} characters" if key else "is not set"
-        raise SettingsError(
-            f"the secret {GROUP_KEY_SECRET} {state}; several hosts need the same random one of at "
-            f"least {_SHORTEST_KEY} characters on each: openssl rand -hex 32."
-        )
-    return key.encode()
-
-
-def _of_hosts(hosts: list[str], port: int, source: str, variables: Mapping[str, str]) -> Group:
-    if len(set(hosts)) < len(hosts):
-        raise SettingsError(f"{source} names a host twice; every host has one place in the group.")
-    index = _number(LWS_INDEX, variables) if variables.get(LWS_INDEX) else None
-    return Group(len(hosts), hosts[0], port, index, tuple(hosts))
-
-
-def _number(name: str, variables: Mapping[str, str], default: str = "") -> int:
-    text = variables.get(name, default)
-    if not text.isdigit():
-        raise SettingsError(f"the environment variable {name} is {text!r}; it must be a number.")
-    return int(text)

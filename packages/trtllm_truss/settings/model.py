@@ -148,10 +148,6 @@ ReasoningParser = Literal[
     "harmony",
 ]
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-HostName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")
-]
-Hosts = Annotated[list[HostName], Field(min_length=2, max_length=64)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -352,13 +348,6 @@ class Serving(Strict):
         description="Port of Triton's gRPC endpoint on 127.0.0.1; null is a free port at each "
         "start.",
     )
-    nodes_port: int = Field(
-        8470,
-        ge=1,
-        le=65535,
-        description="Port on which the leader of several hosts accepts the others, on its address "
-        "in the group ([several-hosts.md](several-hosts.md)).",
-    )
     pass_environment: list[VariableName] = Field(
         [],
         description="Names of additional environment variables for Triton and for the steps of a "
@@ -404,11 +393,13 @@ class Settings(Strict):
         description="Groups of layers on different GPUs; must equal a prebuilt engine's. "
         "GPUs = tensor_parallelism × pipeline_parallelism.",
     )
-    nodes: Annotated[int, Field(ge=1, le=64)] | Hosts | None = Field(
+    nodes: int | None = Field(
         None,
-        description="Hosts that share the engine's ranks evenly: their names or IPv4 addresses, "
-        "the leader's first, or only their number where the platform names them. null is "
-        "LeaderWorkerSet's group, or one host ([several-hosts.md](several-hosts.md)).",
+        ge=1,
+        le=64,
+        description="Hosts that share the engine's ranks evenly, one process for each GPU, which "
+        "Slurm or `mpirun` starts; null is the launcher's number, and 1 without a launcher "
+        "([several-hosts.md](several-hosts.md)).",
     )
     build: Build | None = Field(
         None, description="Build of the engine, without an engine_repository; see below."
@@ -492,7 +483,7 @@ class Settings(Strict):
     @property
     def node_count(self) -> int:
         """Hosts that share the ranks."""
-        return len(self.nodes) if isinstance(self.nodes, list) else self.nodes or 1
+        return self.nodes or 1
 
     @field_validator("engine_repository")
     @classmethod

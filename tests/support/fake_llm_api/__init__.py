@@ -24,7 +24,6 @@ from tests.support.truss_process import Served
 
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
-from trtllm_truss.triton.server.command import mpi_prefix
 
 VERSIONS = ("1.2.1", "1.3.0")
 """Versions that the fake behaves as; their keyword arguments differ."""
@@ -48,6 +47,17 @@ def fake_library(version: str) -> dict[str, str]:
         "TRITON_BACKEND_DIRECTORY": str(BACKENDS),
         "TLLM_FAKE_VERSION": version,
         "PATH": os.pathsep.join((str(PROGRAMS), open_mpi()["PATH"], os.environ["PATH"])),
+    }
+
+
+def mpi_prefix(mpirun: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which MPI's daemon finds its files, as `mpirun` sets them."""
+    prefix = mpirun.resolve().parent.parent
+    libraries = environment.get("LD_LIBRARY_PATH")
+    paths = [str(prefix / "lib"), *([libraries] if libraries else [])]
+    return {
+        **dict.fromkeys(("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX"), str(prefix)),
+        "LD_LIBRARY_PATH": os.pathsep.join(paths),
     }
 
 

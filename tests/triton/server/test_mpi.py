@@ -15,8 +15,6 @@ from trtllm_truss.machine import runtime
 from trtllm_truss.machine.runtime import find_mpirun
 from trtllm_truss.processes.process_guard import RUN_MARKER
 from trtllm_truss.triton.server.command import (
-    RANK_PROGRAM,
-    agent_environment,
     close_control_port,
     mpi_command,
     needs_oversubscription,
@@ -53,28 +51,6 @@ def test_ranks_keep_the_path_of_the_server():
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert running.stdout.split() == [environment["PATH"]] * 2
-
-
-def test_a_job_of_several_hosts():
-    segments = [["a", "0"], ["a", "1"], RANK_PROGRAM, RANK_PROGRAM]
-    hosts = ["10.0.0.1", "10.0.0.2"]
-    assert mpi_command(
-        Path("/m/mpirun"), segments, as_root=False, oversubscribe=False, hosts=hosts
-    ) == [
-        *("/m/mpirun", "--noprefix", "--bind-to", "none"),
-        *("-n", "1", "--host", "10.0.0.1:2", "a", "0", ":"),
-        *("-n", "1", "--host", "10.0.0.1:2", "a", "1", ":", "-n", "1", "--host", "10.0.0.2:2"),
-        *(*RANK_PROGRAM, ":", "-n", "1", "--host", "10.0.0.2:2", *RANK_PROGRAM),
-    ]
-
-
-def test_a_folder_at_which_mpi_would_split_the_agent_is_refused():
-    assert agent_environment(["/p/python", "-I", "/p/agent.py"])["PRTE_MCA_plm_ssh_agent"] == (
-        "/p/python -I /p/agent.py"
-    )
-    for path in ("/my folder/agent.py", "/a:b/agent.py"):
-        with pytest.raises(TritonError, match="no space and no colon"):
-            agent_environment(["/p/python", path])
 
 
 @pytest.mark.parametrize(

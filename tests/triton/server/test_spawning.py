@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.fake_llm_api import mpi_prefix
 
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
 from trtllm_truss.processes.process_guard import RUN_MARKER, marked_processes
@@ -17,7 +18,6 @@ from trtllm_truss.triton.server.command import (
     Launch,
     free_ports,
     launch_environment,
-    mpi_prefix,
     server_environment,
 )
 

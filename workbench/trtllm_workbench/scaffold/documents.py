@@ -264,7 +264,6 @@ class TrussPlan:
         weights: the section of config.yaml; empty without a delivery.
         startup_s: `runtime.health_checks.startup_threshold_seconds`.
         instance_type: `resources.instance_type`, in place of the GPUs.
-        node_count: `resources.node_count`; None is one host.
         egress: whether the container may reach other hosts.
         truss_version: the release of Truss's server to pin; None leaves it to `truss push`.
         own_server: serve by this project's server in place of Truss's.
@@ -292,7 +291,6 @@ class TrussPlan:
     weights: Sequence[Mapping[str, Any]] = ()
     startup_s: int
     instance_type: str | None = None
-    node_count: int | None = None
     egress: bool = True
     truss_version: str | None = None
     own_server: bool = False
@@ -320,11 +318,10 @@ class TrussPlan:
 
     @property
     def resources(self) -> dict[str, Any]:
-        nodes = {"node_count": self.node_count} if self.node_count else {}
         if self.instance_type is not None:
-            return {"instance_type": self.instance_type, **nodes}
+            return {"instance_type": self.instance_type}
         if self.place is not None:
-            return {"accelerator": self.place.accelerator, "use_gpu": True, **nodes}
+            return {"accelerator": self.place.accelerator, "use_gpu": True}
         needed = max(_CPU_FLOOR_BYTES, 2 * self.engine_bytes + 2 * _GIB)
         return {"cpu": _CPU_CORES, "memory": f"{-(-needed // _GIB)}Gi", "use_gpu": False}
 

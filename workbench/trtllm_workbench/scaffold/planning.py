@@ -100,7 +100,7 @@ class InitOptions:
         tokenizer: its tokenizer's repository; None is the engine's.
         accelerator: `resources.accelerator`; None chooses one.
         instance_type: `resources.instance_type`, in place of an accelerator.
-        node_count: `resources.node_count`; None is one host.
+        node_count: hosts that share the engine; None is one.
         weights: let the platform deliver the files.
         egress: let the container reach other hosts.
         image: `base_image.image`; None chooses one.
@@ -353,7 +353,6 @@ def _plan(
         weights=delivery.weights,
         startup_s=startup_threshold_s(settings, engine, delivery.downloaded_bytes),
         instance_type=options.instance_type,
-        node_count=options.node_count,
         egress=options.egress,
         truss_version=None if options.own_server else known_truss(),
         own_server=options.own_server,
@@ -418,8 +417,8 @@ def _about_platform(options: InitOptions, weights: Sequence[Mapping[str, Any]]) 
         )
     if options.nodes > 1:
         notes.append(
-            f"resources.node_count is {options.nodes}: the hosts find each other as "
-            "docs/several-hosts.md describes; on Baseten this was not tested."
+            f"model_metadata.nodes is {options.nodes}: start one process for each GPU by `srun` or "
+            "`mpirun`, as docs/several-hosts.md describes; Baseten starts none of the two."
         )
     return notes
 

@@ -323,11 +323,6 @@ class CheckpointEngine(GpuEngine):
     def rank_launcher(self, environ: Mapping[str, str]) -> LlmApiLauncher:
         return LlmApiLauncher.find(environ)
 
-    @property
-    def equal_folders(self) -> Mapping[str, Path]:
-        """The LLM API hands the leader's paths to the workers of all hosts."""
-        return {"the checkpoint": self.folder}
-
     # Capacity and admission
 
     @property

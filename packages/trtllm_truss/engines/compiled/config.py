@@ -262,7 +262,7 @@ class RankFiles:
         return tuple(name for i, name in enumerate(self.names) if i % world_size in ranks)
 
     def held_for(self, ranks: Collection[int]) -> RankFiles:
-        """Return the comparison for a host that holds the files of some ranks only."""
+        """Return the comparison for a process that holds the files of some ranks only."""
         own = self.of_ranks(ranks)
         return replace(self, missing=tuple(name for name in self.missing if name in own))
 

@@ -200,9 +200,8 @@ class CompiledEngine(GpuEngine):
     def world_size(self) -> int:
         return self.config.parallelism.world_size
 
-    def ranks_of_host(self, index: int, hosts: int) -> tuple[int, ...] | None:
-        each = max(1, self.world_size // hosts)
-        return opened_ranks(self.config.parallelism)[index * each : (index + 1) * each]
+    def ranks_opened_by(self, index: int) -> tuple[int, ...] | None:
+        return opened_ranks(self.config.parallelism)[index : index + 1]
 
     def held_for(self, ranks: Collection[int]) -> CompiledEngine:
         return replace(self, rank_files=self.rank_files.held_for(ranks))
@@ -220,10 +219,6 @@ class CompiledEngine(GpuEngine):
 
     def ranks_need_tokenizer(self, settings: Settings) -> bool:
         return bool(settings.runtime.guided_decoding_backend)
-
-    @property
-    def equal_files(self) -> tuple[str, ...]:
-        return self.rank_files.names
 
     # Capacity, admission and limits
 

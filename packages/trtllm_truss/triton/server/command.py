@@ -15,7 +15,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -30,7 +30,6 @@ from trtllm_truss.processes.child import RUN_PREFIX, child_environment, make_fol
 from trtllm_truss.processes.process_guard import (
     listening_sockets,
     marked_processes,
-    name_of,
     open_files,
 )
 from trtllm_truss.releases import MODEL_NAME
@@ -46,10 +45,6 @@ _CONTROL_PORT_VARIABLES = tuple(
     for prefix in ("PRTE", "OMPI")
     for version in (4, 6)
 )
-RANKS_VARIABLE = "TRTLLM_TRUSS_RANKS"
-"""Environment variable with the folder of a host's rank programs, for several hosts."""
-RANK_PROGRAM = ("/bin/sh", "-c", f'exec /bin/sh "${RANKS_VARIABLE}/rank$OMPI_COMM_WORLD_RANK"')
-"""Command of a rank on another host, which alone knows its paths."""
 ONE_HOST_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
 """Keep ranks from listening for other hosts on every address; the environment may override it.
 
@@ -61,8 +56,6 @@ END_DEFAULTS = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
 Open MPI 4 waits a second for the other ranks, twice: with 4.1.8 a job outlives its rank 1 by 2.0 s,
 and with this by 0.01 s (measured). Open MPI 5 has no such wait.
 """
-DAEMONS = frozenset({"prted", "orted"})
-"""Names of MPI's daemon on a further host, of Open MPI 5 and 4."""
 _SHARING_CORES = ("--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", "1")
 """Let ranks share cores, and give them up while they wait.
 
@@ -87,7 +80,6 @@ _SPAWNING_AS_ROOT = ("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 Without them a spawn ends in MPI_ERR_UNKNOWN (measured with 5.0.11).
 """
-_PREFIX_VARIABLES = ("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX")
 
 _CLOSING_LIMIT_S = 5.0
 _CLOSING_TICK_S = 0.02
@@ -99,13 +91,11 @@ def mpi_command(
     *,
     as_root: bool,
     oversubscribe: bool,
-    hosts: Sequence[str] = (),
 ) -> list[str]:
-    """Join one command line per rank into one job.
+    """Join one command line per rank into one job on this host.
 
-    Several `hosts` have an equal number of ranks each, in their order. No rank is bound to a core:
-    Triton has many threads, and ranks above 0 wait in a busy loop. Open MPI refuses root and more
-    ranks than cores unless `as_root` and `oversubscribe` are set.
+    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop. Open
+    MPI refuses root and more ranks than cores unless `as_root` and `oversubscribe` are set.
 
     Open MPI 4 takes the folder of an absolute `mpirun` for ``--prefix`` and puts it first on the
     ranks' ``PATH``, before the Python that runs the backends: ``/usr/bin`` with Debian's 4.1.4
@@ -117,10 +107,8 @@ def mpi_command(
     if oversubscribe:
         command += _SHARING_CORES
     command += ["--bind-to", "none"]
-    each = len(segments) // len(hosts) if hosts else 0
     for rank, segment in enumerate(segments):
-        place = ["--host", f"{hosts[rank // each]}:{each}"] if hosts else []
-        command += [*([":"] if rank else []), "-n", "1", *place, *segment]
+        command += [*([":"] if rank else []), "-n", "1", *segment]
     return command
 
 
@@ -129,7 +117,7 @@ def needs_oversubscription(ranks: int, cpus: int) -> bool:
     return 2 * ranks > cpus
 
 
-def mpi_environment(folder: Path, control_port: int | None) -> dict[str, str]:
+def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
     """Keep MPI's files and shared memory in the folder of one start.
 
     A killed job leaves its session's folder and its memory behind, under names that do not identify
@@ -138,13 +126,12 @@ def mpi_environment(folder: Path, control_port: int | None) -> dict[str, str]:
 
     Args:
         control_port: of ``mpirun``; one number for IPv4 and IPv6, so that only one of the two finds
-            it free; None for MPI's daemon, which such a number crashes.
+            it free.
     """
-    ports = () if control_port is None else _CONTROL_PORT_VARIABLES
     variables = ("TMPDIR", *_SESSION_VARIABLES, *_BACKING_VARIABLES)
     return {
         **dict.fromkeys(variables, str(folder)),
-        **dict.fromkeys(ports, str(control_port)),
+        **dict.fromkeys(_CONTROL_PORT_VARIABLES, str(control_port)),
     }
 
 
@@ -170,49 +157,8 @@ def spawning_environment(*, as_root: bool) -> dict[str, str]:
     return {**_SPAWNING, **(dict.fromkeys(_SPAWNING_AS_ROOT, "1") if as_root else {})}
 
 
-def group_environment(interface: str) -> dict[str, str]:
-    """Keep the connections between hosts on the group's interface.
-
-    MPI's sockets listen on every address all the same; only its connections are bound by this.
-    """
-    names = ("PRTE_MCA_oob_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", _TCP_INTERFACE)
-    return {
-        **dict.fromkeys(names, interface),
-        "NCCL_SOCKET_IFNAME": f"={interface}",
-    }
-
-
-def agent_environment(agent: Sequence[str]) -> dict[str, str]:
-    """Make `mpirun` start its daemons through a program of ours, each directly from here.
-
-    Raises:
-        TritonError: the program's path has a character at which MPI would split it.
-    """
-    command = " ".join(agent)
-    if len(command.split()) != len(agent) or ":" in command:
-        raise TritonError(
-            f"mpirun cannot run {command!r}; install Python and this package in folders whose "
-            "names have no space and no colon."
-        )
-    return {
-        **dict.fromkeys(("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent"), command),
-        **dict.fromkeys(("PRTE_MCA_plm_ssh_no_tree_spawn", "OMPI_MCA_plm_rsh_no_tree_spawn"), "1"),
-    }
-
-
-def mpi_prefix(mpirun: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which MPI's daemon finds its files, as `mpirun` sets them."""
-    prefix = mpirun.resolve().parent.parent
-    libraries = environment.get("LD_LIBRARY_PATH")
-    paths = [str(prefix / "lib"), *([libraries] if libraries else [])]
-    return {
-        **dict.fromkeys(_PREFIX_VARIABLES, str(prefix)),
-        "LD_LIBRARY_PATH": os.pathsep.join(paths),
-    }
-
-
 def connects_by_tcp(environment: Mapping[str, str]) -> bool:
-    """Return True if processes of an environment connect to those of other hosts or jobs."""
+    """Return True if processes of an environment connect to those of other jobs."""
     return _TCP_INTERFACE in environment
 
 
@@ -241,33 +187,16 @@ def close_control_port(run_id: str, port: int) -> bool:
     Returns:
         True if nothing listens there, as without ``mpirun``.
     """
-    return _close(lambda: ((pid, port) for pid in _listening_processes(run_id, port)))
-
-
-def close_daemon_ports(run_id: str) -> bool:
-    """Make MPI's daemon stop listening, like `mpirun`; it chooses its ports itself.
-
-    Returns:
-        True if nothing of it listens on a public address.
-    """
-    return _close(lambda: _daemon_ports(run_id))
-
-
-def _close(listening: Callable[[], Iterable[tuple[int, int]]]) -> bool:
-    """Close the ports of processes, (id, port) each, until none is left or the time is over.
-
-    Each round waits twice as long: a busy machine may not run the process at once.
-    """
     deadline = time.monotonic() + _CLOSING_LIMIT_S
     patience_s = _CLOSING_TICK_S
-    while found := [*listening()]:
+    while found := [*_listening_processes(run_id, port)]:
         if time.monotonic() > deadline:
             return False
-        for pid, port in found:
+        for pid in found:
             with suppress(OSError):
                 _refuse_a_connection(pid, port, patience_s)
         time.sleep(_CLOSING_TICK_S)
-        patience_s *= 2
+        patience_s *= 2  # a busy machine may not run the process at once
     return True
 
 
@@ -291,17 +220,6 @@ def _listening_processes(run_id: str, port: int) -> Iterator[int]:
         for pid in marked_processes(run_id):
             if links & open_files(pid):
                 yield pid
-
-
-def _daemon_ports(run_id: str) -> Iterator[tuple[int, int]]:
-    public = {
-        link: port
-        for link, (address, port) in listening_sockets().items()
-        if set(address) == {"0"}  # any address, of either family
-    }
-    for pid in marked_processes(run_id):
-        if name_of(pid) in DAEMONS:
-            yield from ((pid, public[link]) for link in public.keys() & open_files(pid))
 
 
 _CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
@@ -411,15 +329,13 @@ def launcher(
     backends: Path,
     world_size: int = 1,
     environ: Mapping[str, str] | None = None,
-    hosts: Callable[[Launch], Sequence[str]] | None = None,
     ranks: RankLauncher | None = None,
     rank: int | None = None,
 ) -> Callable[[Launch], list[str]]:
     """Return the command line of each start, as a function for :class:`ServerProcess`.
 
     A single rank runs without ``mpirun``, and so does `rank` of a job that runs already. The
-    arguments are those of `server_command`; `hosts` returns the addresses of several hosts, this
-    one's first, and `ranks` launches each rank on them.
+    arguments are those of `server_command`; `ranks` launches the rank of a job.
 
     Raises:
         TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is requested.
@@ -447,18 +363,12 @@ def launcher(
         if mpirun is None:
             own = segment(launch, rank or 0)
             return own if ranks is None else ranks.job(own)
-        addresses = hosts(launch) if hosts else ()
-        here = world_size // max(1, len(addresses))
-        segments: list[Sequence[str]] = [segment(launch, number) for number in range(here)]
-        segments += [RANK_PROGRAM] * (world_size - here)
-        job = mpi_command(
+        return mpi_command(
             mpirun,
-            segments,
+            [segment(launch, number) for number in range(world_size)],
             as_root=os.geteuid() == 0,
-            oversubscribe=needs_oversubscription(here, usable_cpus()),
-            hosts=addresses,
+            oversubscribe=needs_oversubscription(world_size, usable_cpus()),
         )
-        return job if ranks is None else ranks.job(job)
 
     return command
 
@@ -549,14 +459,11 @@ def server_environment(
     return environment
 
 
-def launch_environment(
-    environment: Mapping[str, str], launch: Launch, *, of_daemon: bool = False
-) -> dict[str, str]:
+def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
     """Complete the server's environment for one start.
 
     Args:
         environment: the result of `server_environment`.
-        of_daemon: for MPI's daemon on a further host, in place of `mpirun`.
     """
     defaults = {
         **({} if connects_by_tcp(environment) else ONE_HOST_DEFAULTS),
@@ -567,7 +474,7 @@ def launch_environment(
         "HOME": home(launch.folder),
         **with_one_interface(environment),
         **_NO_USAGE_STATISTICS,
-        **mpi_environment(launch.folder, None if of_daemon else launch.ports.mpi),
+        **mpi_environment(launch.folder, launch.ports.mpi),
         GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
     }
 

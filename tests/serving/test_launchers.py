@@ -26,13 +26,12 @@ from tests.support.fake_llm_api import (
     write_checkpoint,
 )
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
-from tests.support.hosts import PORT, Group, Host, Network, group_of, missing_right
+from tests.support.network import PORT, Host, Network, missing_right
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.processes.child import sweep
-from trtllm_truss.triton.server.command import agent_environment, group_environment
 
 AGENT = """#!/bin/sh
 # Runs a command of mpirun's on a host: HOST COMMAND…
@@ -52,21 +51,35 @@ exec "$@"
 LAUNCHERS = {"mpirun": "", "srun": SRUN}
 
 
+def launching_by(agent: Path) -> dict[str, str]:
+    """Return the options with which `mpirun` starts its daemons by a program, and uses `eth0`."""
+    interfaces = ("PRTE_MCA_oob_tcp", "OMPI_MCA_oob_tcp", "OMPI_MCA_btl_tcp")
+    return {
+        **{f"{name}_if_include": "eth0" for name in interfaces},
+        **dict.fromkeys(("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent"), str(agent)),
+        **dict.fromkeys(("PRTE_MCA_plm_ssh_no_tree_spawn", "OMPI_MCA_plm_rsh_no_tree_spawn"), "1"),
+    }
+
+
 class Job:
-    """A launcher's job of `serve`, one rank on each host of a group."""
+    """A launcher's job of `serve`, one rank on each host of a network; the first one serves."""
 
     def __init__(
-        self, group: Group, folder: Path, launcher: str, variables: Mapping[str, str]
+        self,
+        network: Network,
+        config: Path,
+        folder: Path,
+        launcher: str,
+        variables: Mapping[str, str],
     ) -> None:
-        first, *_ = self.hosts = group.network.hosts
-        agent = _program(folder / "agent", AGENT.format(network=group.network.name))
+        self.first, *_ = self.hosts = network.hosts
+        agent = _program(folder / "agent", AGENT.format(network=network.name))
         wrapper = LAUNCHERS[launcher]
         environment = {
             **os.environ,
             **open_mpi(),
             **variables,
-            **group_environment("eth0"),
-            **agent_environment([str(agent)]),
+            **launching_by(agent),
             "PATH": os.pathsep.join((str(PROGRAMS), open_mpi()["PATH"], os.environ["PATH"])),
         }
         places = ",".join(f"{host.address}:1" for host in self.hosts)
@@ -74,10 +87,10 @@ class Job:
         self._log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
             [
-                *("sh", str(agent), first.address, "exec", "mpirun", "--allow-run-as-root"),
+                *("sh", str(agent), self.first.address, "exec", "mpirun", "--allow-run-as-root"),
                 *("--host", places, "-n", str(len(self.hosts)), "--bind-to", "none"),
                 *([str(_program(folder / "srun", wrapper))] if wrapper else []),
-                *(*serve, "--config", str(group.config), "--port", str(PORT)),
+                *(*serve, "--config", str(config), "--port", str(PORT)),
             ],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -121,15 +134,16 @@ def _child_of_launcher(host: Host) -> int:
 @contextlib.contextmanager
 def job_of(
     folder: Path, launcher: str, config: Path, variables: Mapping[str, str] = FAKE_ENGINE
-) -> Iterator[tuple[Group, Job]]:
+) -> Iterator[Job]:
     if reason := missing_right():
         pytest.skip(reason)
-    with Network(2) as network, group_of(network, config, 2) as group:
-        job = Job(group, folder, launcher, variables)
+    with Network(2) as network:
+        job = Job(network, config, folder, launcher, variables)
         try:
-            yield group, job
+            yield job
         finally:
             job.end()
+            assert not {host.name: host.processes() for host in job.hosts if host.processes()}
 
 
 def engine_of_two(folder: Path, **behaviour: object) -> Path:
@@ -139,15 +153,14 @@ def engine_of_two(folder: Path, **behaviour: object) -> Path:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_of_a_launcher_serve_and_drain(tmp_path: Path, launcher: str) -> None:
     """SIGTERM reaches all ranks at once; the others stay as long as rank 0 needs them."""
-    with job_of(tmp_path, launcher, engine_of_two(tmp_path)) as (group, job):
-        assert settles(lambda: group.is_healthy() or job.process.poll() is not None)
-        assert group.answers_right(), job.log
+    with job_of(tmp_path, launcher, engine_of_two(tmp_path)) as job:
+        assert settles(lambda: job.first.is_healthy() or job.process.poll() is not None)
+        assert job.first.answers_right(), job.log
         assert [len(host.ranks()) for host in job.hosts] == [1, 1]
         for host, is_first in zip(job.hosts, (True, False), strict=True):
             assert any(f":{PORT} " in line for line in host.sockets("-l")) is is_first
-        started: list[int] = []
-        stream = group.leader.submit(group.stream, lambda: started.append(1), 100)
-        assert settles(lambda: started)
+        started, stream = job.first.stream(100)
+        assert started.wait(PATIENCE_S)
         for pid in reversed(job.ranks()):
             os.kill(pid, signal.SIGTERM)
         assert stream.result(PATIENCE_S) == "whole"
@@ -155,11 +168,10 @@ def test_ranks_of_a_launcher_serve_and_drain(tmp_path: Path, launcher: str) -> N
 
 def test_a_dead_rank_ends_the_job(tmp_path: Path) -> None:
     """There is no restart in place."""
-    with job_of(tmp_path, "srun", engine_of_two(tmp_path)) as (group, job):
-        assert settles(lambda: group.is_healthy() or job.process.poll() is not None)
-        started: list[int] = []
-        stream = group.leader.submit(group.stream, lambda: started.append(1), 1900)
-        assert settles(lambda: started), job.log
+    with job_of(tmp_path, "srun", engine_of_two(tmp_path)) as job:
+        assert settles(lambda: job.first.is_healthy() or job.process.poll() is not None)
+        started, stream = job.first.stream(1900)
+        assert started.wait(PATIENCE_S), job.log
         os.kill(job.hosts[0].ranks()[0], signal.SIGKILL)
         assert stream.result(PATIENCE_S) == "cut"
         assert job.wait() != 0
@@ -174,25 +186,22 @@ def test_a_rank_that_cannot_load_ends_the_job(tmp_path: Path) -> None:
     """Late: prterun of 5.0.11 may hang if one rank ends while another connects to it."""
     loads = tmp_path / "loads"
     config = engine_of_two(tmp_path, ranks={1: {"load_after": loads, "load_error": "no memory"}})
-    with job_of(tmp_path, "mpirun", config) as (_, job):
+    with job_of(tmp_path, "mpirun", config) as job:
         assert settles(lambda: is_connected(job.hosts[0])), job.log
         loads.touch()
         assert job.wait() != 0
         assert "Triton failed to load a model" in job.log or "no memory" in job.log
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_checkpoint_is_served_under_tensorrt_llms_launcher(
-    request: pytest.FixtureRequest, tmp_path: Path, launcher: str
-) -> None:
-    if not request.config.getoption("--hosts"):
-        pytest.skip("only with --hosts")
+def test_a_checkpoint_is_served_under_tensorrt_llms_launcher(tmp_path: Path, launcher: str) -> None:
     folder = write_checkpoint(tmp_path / "model", smollm2_file(), step_ms=20)
     config = config_for_checkpoint(folder, pipeline_parallelism=2)
     variables = {**fake_library(VERSIONS[0]), **COUNTING}
-    with job_of(tmp_path, launcher, config, variables) as (group, job):
-        assert settles(lambda: group.is_healthy() or job.process.poll() is not None)
-        assert group.answers_right(), job.log
+    with job_of(tmp_path, launcher, config, variables) as job:
+        assert settles(lambda: job.first.is_healthy() or job.process.poll() is not None)
+        assert job.first.answers_right(), job.log
         assert [len(host.ranks()) for host in job.hosts] == [1, 0]
         os.kill(job.hosts[0].ranks()[0], signal.SIGKILL)
         assert job.wait() != 0
