@@ -156,7 +156,6 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())
         tempfile.tempdir = None
         os.environ["HF_HOME"] = f"{os.environ['TMPDIR']}-hub"  # before huggingface_hub reads it
-        kernels_folder().mkdir(parents=True)
     elif [Path(config.rootpath, each) for each in config.args] == [TESTS]:
         config.args = in_turns(config.workerinput)
 
@@ -188,15 +187,10 @@ def in_turns(worker: dict[str, Any]) -> list[str]:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         base = session.config._tmp_path_factory.getbasetemp()
-        folders = [Path(os.environ["TMPDIR"]), kernels_folder(), base]
+        folders = [Path(os.environ["TMPDIR"]), base]
         session.config.stash[LEFT_BEHIND] = LeftBehind(folders, RUNNING)
         plugins = session.config.pluginmanager
         plugins.register(FailureNames(plugins.getplugin("terminalreporter")))
-
-
-def kernels_folder() -> Path:
-    """Return the place of kernels, which servers without `keep_kernels: false` would share."""
-    return Path(os.environ["HF_HOME"], "trtllm-truss/kernels")
 
 
 def pytest_collection_finish() -> None:

@@ -74,7 +74,7 @@ def start(tree: ImageTree, engine: Path, driver: str) -> None:
     kept = tree.root / "kept"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
-    serving = {"pass_environment": ["KEPT"], "keep_kernels": False}
+    serving = {"pass_environment": ["KEPT"]}
     metadata = {"engine_repository": str(engine), "serving": serving}
     settings = parse_settings({"model_metadata": metadata})
     Service(settings, Environment(None, variables(tree)), ROOT / "data", "my/image:1").start()

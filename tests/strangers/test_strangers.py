@@ -243,7 +243,6 @@ def test_serving_a_checkpoint(is_trusted: bool, tmp_path: Path, sprung: Path, ca
     folder = write_checkpoint(tmp_path / "stranger", smollm2_file())
     set_traps(folder, sprung)
     metadata = {"engine_repository": str(folder), "trust_remote_code": is_trusted}
-    metadata["serving"] = {"keep_kernels": False}
     environment = {**fake_library("1.2.1"), **COUNTING}
     assert served(tmp_path, metadata, environment, PROMPT) == 200
     assert sprung.exists() is is_trusted

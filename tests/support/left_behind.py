@@ -34,11 +34,11 @@ class LeftBehind:
         """Record existing files.
 
         Args:
-            folders: the session's folders; the first two must be empty in the end.
+            folders: the session's folders; the first must be empty in the end.
             running: names of the currently running tests.
         """
         resolved = [folder.resolve() for folder in folders]
-        self._own = resolved[:2]
+        self._own = resolved[:1]
         self._prefixes = tuple(map(str, resolved))
         self._running = running
         self._known: dict[str, str | None] = dict.fromkeys(self._elsewhere())

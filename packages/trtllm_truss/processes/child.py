@@ -95,14 +95,9 @@ _RUN_ID_BYTES = 256
 
 
 @contextmanager
-def temporary_folder(wanted: Path | None = None) -> Iterator[Path]:
-    """Create a folder for this user alone, and remove it on exit.
-
-    Args:
-        wanted: its path, for contents that name it; used unless another process has it, or it
-            cannot be created. What killed runs left there and beside it is removed.
-    """
-    folder = (wanted and _created(wanted)) or make_folder(FOLDER_PREFIX)
+def temporary_folder() -> Iterator[Path]:
+    """Create a folder for this user alone, and remove it on exit."""
+    folder = make_folder(FOLDER_PREFIX)
     lock = lock_folder(folder)
     try:
         yield folder
@@ -132,21 +127,6 @@ def make_folder(prefix: str) -> Path:
 def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     _folders.drop(folder)
-
-
-def _created(folder: Path) -> Path | None:
-    for lock in folder.parent.glob(f"*/{_LOCK}"):
-        taken = _taken_over(lock)
-        if taken is not None:
-            shutil.rmtree(lock.parent, ignore_errors=True)
-            os.close(taken)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    except OSError:
-        return None
-    _folders.keep(folder)  # not before: it may be another process's
-    return folder
 
 
 def lock_folder(folder: Path, run_id: str = "") -> int | None:

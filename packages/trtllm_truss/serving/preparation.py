@@ -179,16 +179,13 @@ def _require_ranks(engine: Engine, rank: Rank | None, host: HostInfo) -> None:
         )
 
 
-def supervised_limits(
-    serving: Serving, engine: Engine, waited_s: float = 0.0, *, restarts: bool = True
-) -> Serving:
+def supervised_limits(serving: Serving, engine: Engine, *, restarts: bool = True) -> Serving:
     """Return the limits of the supervisor: a checkpoint's start may take longer, by its size.
 
     Args:
-        waited_s: passed of the limit already; the platform's own limit is not much longer.
         restarts: False for a rank of a launcher's job, which has no second life.
     """
-    seconds = serving.start_timeout_s + engine.extra_start_s - waited_s
+    seconds = serving.start_timeout_s + engine.extra_start_s
     limit = {} if restarts else {"restart_limit": 0}
     return serving.model_copy(update={"start_timeout_s": seconds, **limit})
 

@@ -31,7 +31,7 @@ from trtllm_truss.processes.child import (
 )
 from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.secret_variables import hide_secrets
-from trtllm_truss.serving.kernel_cache import KernelCache
+from trtllm_truss.serving.kernel_cache import cache_variables, remove_damaged_tactics
 from trtllm_truss.serving.preparation import (
     PreparedEngine,
     prepare,
@@ -284,15 +284,13 @@ class Service:
         if guides is not None:
             self._resources.callback(guides.close)
             warming = guides.start()
-        kernels = self._open_kernels(prepared) if self._rank is None else None
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
-                self._new_run(prepared, repository, run_folder, kernels),
+                self._new_run(prepared, repository, run_folder),
                 supervised_limits(
                     self._settings.serving,
                     engine,
-                    kernels.waited_s if kernels else 0.0,
                     restarts=self._rank is None,
                 ),
                 heartbeat,
@@ -309,8 +307,6 @@ class Service:
                 supervisor.start()
             except TritonError:
                 loading.result()  # raises the cause, if the tokenizer is it
-                if kernels is not None:
-                    kernels.distrust()
                 raise
             details.append("ready, first token generated")
         ahead.close()
@@ -336,8 +332,6 @@ class Service:
         self._running = _Running(supervisor, path, mounted)
         self._resources.callback(settle_memory(self._is_idle))
         self._status.ready()
-        if kernels is not None:
-            kernels.keep()
         logger.info("ready after %.1f s", log.elapsed_s)
 
     def _is_idle(self) -> bool:
@@ -385,7 +379,6 @@ class Service:
         prepared: PreparedEngine,
         repository: Path,
         run_folder: Path,
-        kernels: KernelCache | None,
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
         engine, variables = prepared.engine, self._environment.variables
@@ -400,15 +393,16 @@ class Service:
             ranks=engine.rank_launcher(variables) if in_job else None,
             rank=self._rank.index if self._rank else None,
         )
+        keeps = engine.in_python_of_runtime and self._settings.serving.keep_kernels and not in_job
+        caches = cache_variables(prepared.kernels, variables) if keeps else {}
         environment = {
             **server.variables,
             **(job_variables(variables) if self._rank else {}),
-            **(kernels.variables if kernels else {}),
+            **caches,
         }
 
         def new_run() -> ServerProcess:
-            if kernels is not None:
-                kernels.check()
+            remove_damaged_tactics(caches, engine.world_size)
             return ServerProcess(
                 command,
                 environment,
@@ -418,20 +412,6 @@ class Service:
             )
 
         return new_run
-
-    def _open_kernels(self, prepared: PreparedEngine) -> KernelCache | None:
-        """Return the kernels of an engine that compiles or tunes them while it loads."""
-        engine, serving = prepared.engine, self._settings.serving
-        if not (engine.in_python_of_runtime and serving.keep_kernels):
-            return None
-        return self._resources.enter_context(
-            KernelCache(
-                prepared.kernels,
-                engine.world_size,
-                self._environment.variables,
-                wait_s=serving.start_timeout_s / 2,
-            )
-        )
 
     def _show_triton_line(self, line: str) -> None:
         """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""

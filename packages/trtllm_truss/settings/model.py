@@ -186,7 +186,7 @@ class Serving(Strict):
     keep_kernels: bool = Field(
         True,
         description="Keep what TensorRT-LLM tunes and compiles while it loads a checkpoint, for "
-        "later starts and other replicas: in `/cache/model` on Baseten, else in `HF_HOME`.",
+        "later starts and other replicas, on the platform's volume: `/cache/model` on Baseten.",
     )
     drain_timeout_s: float = Field(
         30,

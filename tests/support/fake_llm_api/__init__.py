@@ -183,8 +183,7 @@ def config_for_checkpoint(folder: Path, **metadata: Any) -> Path:
     config = yaml.safe_load(EXAMPLE.read_text())
     has_torch = importlib.util.find_spec("torch") is not None
     config["external_package_dirs"] = [] if has_torch else [str(SUPPORT / "torch_stub")]
-    serving = {"keep_kernels": False, **metadata.pop("serving", {})}  # of no other test
-    config["model_metadata"] = {"engine_repository": str(folder), "serving": serving, **metadata}
+    config["model_metadata"] = {"engine_repository": str(folder), **metadata}
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(config))
     return file
