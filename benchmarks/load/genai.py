@@ -17,8 +17,8 @@ import openvino
 import openvino_genai
 
 from benchmarks.load.record import Record
+from trtllm_backends.openvino_genai.engine import PREFILL_TOKENS, plugin_properties
 from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
-from trtllm_truss.engines.cpu.openvino_genai.engine import PREFILL_TOKENS, plugin_properties
 from trtllm_truss.text.tokenizer import load_tokenizer
 
 

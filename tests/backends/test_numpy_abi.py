@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from trtllm_truss.backends.tensors import readable_copy
+from trtllm_backends.tensors import readable_copy
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "bool"])

@@ -8,7 +8,7 @@ import sys
 _PROGRAM = """
 import grpc
 grpc.__version__ = "1.78.0"  # of 26.03
-import trtllm_truss.backends.triton_native.calls
+import trtllm_backends.triton_native.calls
 """
 
 

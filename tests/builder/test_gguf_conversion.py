@@ -12,8 +12,8 @@ import openvino_genai
 import pytest
 from tests.builder.llama_checkpoint import TINY, logits, write_tiny_checkpoint
 
+from trtllm_backends.openvino_genai.guide_compiler import find_model
 from trtllm_truss.builder.gguf_conversion import main, reorder_rotated
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
 
 EXACT = {
     "INFERENCE_PRECISION_HINT": "f32",

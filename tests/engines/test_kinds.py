@@ -94,7 +94,8 @@ def delete_kinds(folder: Path, *deleted: str) -> None:
     """Copy what an image holds into a folder, without some kinds."""
     package = folder / "trtllm_truss"
     left_out = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "packages/trtllm_truss", package, ignore=left_out)
+    for name in (package.name, "trtllm_backends"):
+        shutil.copytree(ROOT / "packages" / name, folder / name, ignore=left_out)
     for name in ("data", "model"):
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     kinds = package / "engines/kinds.py"

@@ -312,7 +312,7 @@ def by_xgrammar(chance: random.Random, count: int) -> Callable[[str], Iterator[s
 
 def by_engine(folder: Path, count: int) -> Callable[[str], Iterator[str]]:
     """Texts by OpenVINO GenAI's XGrammar, with random tokens of a model's vocabulary."""
-    from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
+    from trtllm_backends.openvino_genai.guide_compiler import (
         GuideCompiler,
         find_model,
         load_vocabulary,

@@ -32,7 +32,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("repository") / "repository"
     light = (*CACHES, *ENVIRONMENTS)
     shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*light, "*.pyc"))
-    for folder in (copy, copy / "packages/trtllm_truss"):
+    for folder in (copy, copy / "packages/trtllm_truss", copy / "packages/trtllm_backends"):
         for name in light:
             (folder / name).mkdir()
             (folder / name / "file").touch()
@@ -71,8 +71,8 @@ def copied(context: Path) -> list[Path]:
 
 def test_the_image_gets_what_load_needs(context: Path) -> None:
     names = {str(path.relative_to(context)) for path in copied(context)}
-    package = ROOT / "packages/trtllm_truss"
-    files = [*package.rglob("*.py"), *package.rglob("*.toml")]
+    packages = ROOT / "packages"
+    files = [*packages.rglob("*.py"), *packages.rglob("*.toml")]
     ours = {str(p.relative_to(ROOT)) for p in files if "__pycache__" not in str(p)}
     assert ours <= names
     assert {
@@ -118,7 +118,7 @@ def test_build_commands_run_as_root_behind_the_requirements(
     truss = tmp_path / "truss"
     for name in ("model", "data"):
         shutil.copytree(repository / name, truss / name)
-    shutil.copytree(repository / "packages/trtllm_truss", truss / "packages/trtllm_truss")
+    shutil.copytree(repository / "packages", truss / "packages")
     shutil.copy(repository / "requirements.txt", truss)
     shutil.copy(repository / "examples/llama-3-8b-build/config.yaml", truss)
     lines = (written(tmp_path / "context", ".", truss) / "Dockerfile").read_text().splitlines()

@@ -13,7 +13,8 @@ from tests.packaging.test_requirements import SERVER
 from tests.support.paths import ROOT
 
 PACKAGE, WORKBENCH = ROOT / "packages/trtllm_truss", ROOT / "workbench/trtllm_workbench"
-OWN = {"trtllm_truss", "trtllm_workbench", "tests", "tools", "benchmarks"}
+BACKENDS = ROOT / "packages/trtllm_backends"
+OWN = {"trtllm_truss", "trtllm_backends", "trtllm_workbench", "tests", "tools", "benchmarks"}
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 DISTRIBUTIONS = {
     "dynamo": "ai-dynamo-runtime",
@@ -36,7 +37,6 @@ EXTRAS = {
     "cli/http_connection.py": "serve",
     "cli/truss_verdict.py": "serve",  # asked where it is installed
     "dynamo": "dynamo",
-    "engines/cpu/openvino_genai": "serve",
     "builder/gguf_conversion.py": "build-cpu",
     "builder/publishing.py": "s3",
 }
@@ -45,15 +45,14 @@ EXTRAS = {
 WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
 
 GIVEN = {
-    # Triton's Python backend
-    "backends": {"triton-python-backend-utils", "numpy"},
-    "engines/checkpoint/llm_api": {"triton-python-backend-utils", "numpy"},
     "guides/compiler_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
     "text/tokenizer_files.py": {"transformers"},  # TensorRT-LLM; an error without
     "triton/client/logits.py": {"numpy"},  # TensorRT-LLM
     "tracing.py": {"opentelemetry-sdk", "requests", "urllib3"},  # Truss's server; an error without
 }
 """Distributions that the process of a part provides."""
+
+TRITON_PYTHON = {"triton-python-backend-utils", "numpy"}
 
 STAND_INS = {"tensorrt-llm", "torch", "triton-python-backend-utils"}
 TRUSS_SERVER = {"model-wrapper", "truss-server"}
@@ -120,7 +119,9 @@ def test_the_package_imports_its_requirements() -> None:
     parts = [(PACKAGE / part, set(of_extra(extra))) for part, extra in EXTRAS.items()]
     parts += [(WORKBENCH / part, set(of_extra(extra))) for part, extra in WORKBENCH_EXTRAS.items()]
     parts += [(PACKAGE / part, names) for part, names in GIVEN.items()]
-    for file in sorted([*PACKAGE.rglob("*.py"), *WORKBENCH.rglob("*.py")]):
+    parts += [(BACKENDS, TRITON_PYTHON), (BACKENDS / "openvino_genai", set(of_extra("serve")))]
+    folders = (PACKAGE, BACKENDS, WORKBENCH)
+    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         more = (names for part, names in parts if file.is_relative_to(part))
         wrong |= undeclared(file, set(core).union(*more))
     assert not wrong

@@ -90,17 +90,32 @@ INDEPENDENT = [
     {"protocols.responses", "protocols.messages"},
 ]
 """Pairs that must not import each other, although the order allows one direction."""
-_IN_TRITON = {"backends", "decoding", "errors", "request_fields", "requests"}
-BACKENDS = {
-    "backends": {"backends", "errors", "literals"},
-    "engines.checkpoint.llm_api": {
-        *(*_IN_TRITON, "literals", "mpi_job", "engines", "guides", "processes"),
+_OF_TOKENS = {"decoding", "errors", "guides", "literals", "request_fields", "requests"}
+IN_TRITON = {
+    "kill_parent_on_death": set[str](),
+    "tensors": {"errors", "literals"},
+    "token_model": _OF_TOKENS,
+    "llm_api": {*_OF_TOKENS, "engines", "mpi_job", "processes"},
+    "openvino_genai": {*_OF_TOKENS, "engines"},
+    "triton_native": {
+        "decoding",
+        "errors",
+        "releases",
+        "request_fields",
+        "requests",
+        "text",
+        "triton",
     },
-    "engines.cpu.openvino_genai": {*_IN_TRITON, "literals", "engines", "guides"},
-    "backends.token_model": {*_IN_TRITON, "literals", "guides"},
-    "backends.triton_native": {*_IN_TRITON, "releases", "triton", "text"},
 }
-"""The code inside Triton's processes imports as little as possible."""
+"""What each part of the code inside Triton's processes imports of the server: little."""
+BACKEND_LAYERS = [
+    "kill_parent_on_death",
+    "tensors",
+    "token_model",
+    "llm_api",
+    "openvino_genai",
+    "triton_native",
+]
 ENTRIES = {"", "__main__"}
 
 
@@ -136,8 +151,9 @@ class Tree:
 
 
 SERVER = Tree(ROOT / "packages/trtllm_truss", LAYERS)
+BACKENDS = Tree(ROOT / "packages/trtllm_backends", BACKEND_LAYERS)
 WORKBENCH = Tree(ROOT / "workbench/trtllm_workbench", WORKBENCH_LAYERS)
-TREES = [SERVER, WORKBENCH]
+TREES = [SERVER, BACKENDS, WORKBENCH]
 
 each_tree = pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.root.name)
 
@@ -162,9 +178,7 @@ def imports(module: Path) -> set[str]:
 def upward_imports(tree: Tree, module: Path) -> set[str]:
     """Return the imports of a module that its layer forbids."""
     name, imported = tree.dotted(module), tree.imported(module)
-    if allowed := next((BACKENDS[part] for part in ancestors(name) if part in BACKENDS), None):
-        wrong = {other for other in imported if other.partition(".")[0] not in allowed}
-    elif (layer := tree.layer_of(name)) is None:
+    if (layer := tree.layer_of(name)) is None:
         return set()
     else:
         above = set(tree.layers[: tree.layers.index(layer) + 1])
@@ -178,12 +192,11 @@ def upward_imports(tree: Tree, module: Path) -> set[str]:
 
 @each_tree
 def test_every_package_has_a_layer(tree: Tree) -> None:
-    backends = {name for name in tree.names if not BACKENDS.keys().isdisjoint(ancestors(name))}
-    bare = {name for name in tree.packages if name in backends | {"", "triton"}}
+    bare = tree.packages & {"", "triton"}
     assert tree.packages - bare == set(tree.layers) & tree.packages
     assert set(tree.layers) <= tree.names
     without = {name for name in tree.names if tree.layer_of(name) is None}
-    assert without - backends == (bare - backends) | (ENTRIES & tree.names)
+    assert without == bare | (ENTRIES & tree.names)
 
 
 @each_tree
@@ -196,6 +209,18 @@ def test_the_server_does_not_import_the_workbench() -> None:
     """An image lacks it; `__main__` looks whether it is there."""
     importers = {SERVER.dotted(file) for file in SERVER.modules if WORKBENCH.imported(file)}
     assert importers == {"__main__"}
+
+
+def test_what_runs_in_triton_uses_little_of_the_server() -> None:
+    for file in BACKENDS.modules:
+        part = BACKENDS.dotted(file).partition(".")[0]
+        used = {name.partition(".")[0] for name in SERVER.imported(file)}
+        assert used <= IN_TRITON.get(part, set()), file
+
+
+def test_nothing_imports_what_runs_in_triton() -> None:
+    others = [*SERVER.modules, *WORKBENCH.modules]
+    assert not [file for file in others if BACKENDS.imported(file)]
 
 
 def test_the_workbench_uses_what_the_server_offers() -> None:

@@ -25,7 +25,7 @@ from trtllm_workbench.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packages/trtllm_truss"
-PACKAGES = (PACKAGE, ROOT / "workbench/trtllm_workbench")
+PACKAGES = (PACKAGE, ROOT / "packages/trtllm_backends", ROOT / "workbench/trtllm_workbench")
 FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOLDERS = "packages|workbench|tests|tools|benchmarks|model|data|examples"
@@ -134,7 +134,7 @@ def test_paths_exist(file: Path) -> None:
         if re.fullmatch(rf"({FOLDERS})/[\w./-]+", span):
             assert (ROOT / span).exists(), span
         elif file.name == "architecture.md" and re.fullmatch(r"[a-z_]+(/[\w]+)+(\.py)?/?", span):
-            assert (PACKAGE / span).exists(), span
+            assert (PACKAGE / span).exists() or (PACKAGE.parent / span).exists(), span
         elif re.fullmatch(r"trtllm_truss(\.\w+)+", span):
             assert list(PACKAGE.glob(f"{span.partition('.')[2].replace('.', '/')}*")), span
 

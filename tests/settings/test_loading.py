@@ -124,8 +124,8 @@ def test_token(secrets: TrussSecrets | None, token: str | None) -> None:
 
 def test_every_key_has_a_reader() -> None:
     """A key that nothing acts on would be dropped without a word."""
-    package = ROOT / "packages/trtllm_truss"
-    code = "".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py"))
+    files = (ROOT / "packages").rglob("*.py")
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
     read = set(re.findall(r"\.(\w+)", code))
     by_table = {row.setting for row in BUILD_FLAGS} | {row.version_setting for row in FAMILIES}
     keys = {name for section in (Settings, Serving, Build) for name in section.model_fields}

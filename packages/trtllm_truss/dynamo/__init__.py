@@ -242,7 +242,7 @@ class CachedBlocks:
         self._window = 0
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Publish an event of the engine, as `engines.checkpoint.llm_api` sends it.
+        """Publish an event of the engine, as `trtllm_backends.llm_api` sends it.
 
         A model with several attention windows has a cache for each, of which the longest counts.
         """

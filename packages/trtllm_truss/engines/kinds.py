@@ -37,6 +37,9 @@ _FOLDERS = (
 )
 """The folders beside this module, in the order of recognition."""
 
+_BACKENDS = Path(__file__).resolve().parents[2] / "trtllm_backends"
+"""The package beside this one: its folders for Triton, and what they share."""
+
 KINDS: tuple[type[Engine], ...] = tuple(
     import_module(f"trtllm_truss.engines.{folder}.engine").KIND for folder in _FOLDERS
 )
@@ -56,11 +59,8 @@ _FOREIGN = {
 
 
 def own_backends() -> dict[str, Path]:
-    """Return the Triton backends that are in a kind's folder, by name."""
-    folders = (Path(__file__).parent / folder for folder in _FOLDERS)
-    paths = {
-        kind.backend: folder / kind.backend for kind, folder in zip(KINDS, folders, strict=True)
-    }
+    """Return the folders of this project's Triton backends, by name."""
+    paths = {kind.backend: _BACKENDS / kind.backend for kind in KINDS}
     return {name: path for name, path in paths.items() if path.is_dir()}
 
 

@@ -2,6 +2,6 @@
 
 XGrammar compiles a guide inside the engine and cannot be interrupted there. `validator` first has a
 `compiler_worker` compile it, a program that forks a process with limits for each guide. The engine
-supplies the compiler: `engines.cpu.openvino_genai.grammar_compiler_worker` on the CPU, itself
+supplies the compiler: `trtllm_backends.openvino_genai.grammar_compiler_worker` on the CPU, itself
 for TensorRT-LLM. `guide` reads the text alone.
 """

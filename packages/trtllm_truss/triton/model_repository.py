@@ -7,7 +7,7 @@ The repository also has text models for clients of Triton's own API. Source of t
 and shapes: the models of the same names in ``triton_backend/all_models/inflight_batcher_llm`` of
 NVIDIA/TensorRT-LLM (1.0) and ``all_models/inflight_batcher_llm`` of
 triton-inference-server/tensorrtllm_backend (up to 0.19).
-:mod:`trtllm_truss.backends.triton_native` implements them.
+:mod:`trtllm_backends.triton_native` implements them.
 """
 
 from __future__ import annotations

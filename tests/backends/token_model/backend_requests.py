@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest, read_request
-from trtllm_truss.backends.token_model.responses import Outputs
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_backends.openvino_genai.scheduler import Scheduler
+from trtllm_backends.tensors import Tensors
+from trtllm_backends.token_model.request import ModelLimits, TensorRequest, read_request
+from trtllm_backends.token_model.responses import Outputs
 
 StartScheduler = Callable[..., Scheduler]
 

@@ -16,7 +16,7 @@ from tests.backends.token_model.backend_requests import (
     word_list,
 )
 
-from trtllm_truss.backends.token_model.request import ModelLimits, read_request
+from trtllm_backends.token_model.request import ModelLimits, read_request
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING, RequestField
 from trtllm_truss.requests import Guide

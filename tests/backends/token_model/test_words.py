@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.backends.token_model.backend_requests import word_list
 
-from trtllm_truss.backends.token_model.request import StopWords, read_words
+from trtllm_backends.token_model.request import StopWords, read_words
 from trtllm_truss.errors import InvalidRequest
 
 TOKENS = st.integers(0, 3)

@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S, settles
 from tritonclient.grpc import InferenceServerClient, InferInput, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from trtllm_truss.backends.triton_native.calls import Models, Value, integer, to_array
+from trtllm_backends.triton_native.calls import Models, Value, integer, to_array
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.tensors import pack_texts
 from trtllm_truss.triton.server.process import State

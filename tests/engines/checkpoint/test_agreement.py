@@ -15,7 +15,7 @@ import pytest
 from tests.engines.checkpoint.checkpoints import complete, llama
 from tests.support.fake_llm_api import SITE
 
-from trtllm_truss.engines.checkpoint.llm_api.library import Library
+from trtllm_backends.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.llm_args import doubtful_arguments, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION
 from trtllm_truss.engines.checkpoint.variants import SPARSE_ATTENTION

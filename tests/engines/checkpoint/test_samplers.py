@@ -8,7 +8,7 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.llm_api.request import served_inputs
+from trtllm_backends.llm_api.request import served_inputs
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings

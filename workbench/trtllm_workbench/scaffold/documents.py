@@ -43,6 +43,7 @@ PARTS = (
 """Copied from the root of a Truss; setup.py puts the same into the wheel."""
 
 _SERVER = Path(trtllm_truss.__file__).resolve().parent
+_PACKAGES = (_SERVER, _SERVER.with_name("trtllm_backends"))
 _IN_WHEEL = "truss_files"
 _OF_WHEEL = Path(__file__).resolve().parents[1] / _IN_WHEEL
 _NAME_LENGTH = 60
@@ -71,7 +72,7 @@ def write_folder(output: Path, texts: Mapping[str, str], requirements: list[str]
         SettingsError: `output` cannot be written or is no longer empty.
     """
     files = template()
-    for source in (_SERVER, *(files / part for part in PARTS)):
+    for source in (*_PACKAGES, *(files / part for part in PARTS)):
         if output.resolve().is_relative_to(source):
             raise SettingsError(f"--output {output} is inside {source}; name a folder elsewhere.")
     try:
@@ -95,7 +96,8 @@ def _fill(root: Path, files: Path, texts: Mapping[str, str], requirements: list[
             shutil.copytree(source, root / part, ignore=_LEFT_OUT)
         else:
             shutil.copyfile(source, root / part)
-    shutil.copytree(_SERVER, root / "packages" / _SERVER.name, ignore=_LEFT_OUT)
+    for package in _PACKAGES:
+        shutil.copytree(package, root / "packages" / package.name, ignore=_LEFT_OUT)
     if requirements:
         with (root / "requirements.txt").open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in requirements))

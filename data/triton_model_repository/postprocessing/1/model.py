@@ -13,6 +13,6 @@ import sys
 sys.path.extend(os.environ["PYTHONPATH"].split(os.pathsep))
 sys.path.extend(filter(None, os.environ.get("TRTLLM_TRUSS_SITE", "").split(os.pathsep)))
 
-from trtllm_truss.backends.triton_native.postprocessing import TritonPythonModel
+from trtllm_backends.triton_native.postprocessing import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -36,7 +36,7 @@ PARAMETERS = frozenset(
         *("exclude_input_in_output", "normalize_log_probs"),
     )
 )
-"""Keys of `runtime` that it acts on (`engines.cpu.openvino_genai.engine`)."""
+"""Keys of `runtime` that it acts on (`trtllm_backends.openvino_genai.engine`)."""
 
 _OPENVINO_PREFIX = "openvino_"
 _MAX_BATCH_SIZE = 64

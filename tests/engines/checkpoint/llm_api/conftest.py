@@ -19,10 +19,10 @@ from tests.support.lora import write_smollm2_adapter
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter
-from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
-from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers, import_library
-from trtllm_truss.engines.checkpoint.llm_api.request import LlmSettings, served_inputs
+from trtllm_backends.llm_api.adapters import Adapter
+from trtllm_backends.llm_api.engine import LlmEngine
+from trtllm_backends.llm_api.library import Library, Workers, import_library
+from trtllm_backends.llm_api.request import LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation

@@ -18,11 +18,11 @@ from tests.support.fake_llm_api import COUNTING, copy_checkpoint
 from tests.support.lora import SMOLLM2_HIDDEN, adapter_weights, write_smollm2_adapter
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_backends.llm_api import adapters
+from trtllm_backends.llm_api.adapters import Adapter, AdapterFiles
+from trtllm_backends.llm_api.engine import EngineFailed, LlmEngine
+from trtllm_backends.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.adapter_files import read_adapter_folder
-from trtllm_truss.engines.checkpoint.llm_api import adapters
-from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter, AdapterFiles
-from trtllm_truss.engines.checkpoint.llm_api.engine import EngineFailed, LlmEngine
-from trtllm_truss.engines.checkpoint.llm_api.library import Library
 from trtllm_truss.engines.model_config import Adapter as Contents
 from trtllm_truss.errors import ArtifactError
 

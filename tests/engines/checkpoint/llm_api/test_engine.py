@@ -23,8 +23,8 @@ from tests.backends.token_model.backend_requests import (
 from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.support.waiting import settles
 
-from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
-from trtllm_truss.engines.checkpoint.llm_api.request import (
+from trtllm_backends.llm_api.engine import LlmEngine
+from trtllm_backends.llm_api.request import (
     LlmRequest,
     read_llm_request,
     sampling_params,

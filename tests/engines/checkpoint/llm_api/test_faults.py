@@ -19,8 +19,8 @@ from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING, copy_checkpoint
 from tests.support.waiting import PATIENCE_S, settles
 
-from trtllm_truss.engines.checkpoint.llm_api import engine as llm_engine
-from trtllm_truss.engines.checkpoint.llm_api.engine import EngineFailed, LlmEngine
+from trtllm_backends.llm_api import engine as llm_engine
+from trtllm_backends.llm_api.engine import EngineFailed, LlmEngine
 from trtllm_truss.processes.process_guard import is_alive
 
 STREAMS = 32
@@ -208,7 +208,7 @@ def test_an_earlier_failure_raised_at_an_innocent_request(
 def test_an_abort_without_an_effect_is_bounded(
     start: StartEngine, died: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtllm_truss.engines.checkpoint.llm_api.engine._ABORT_LIMIT_S", 0.1)
+    monkeypatch.setattr("trtllm_backends.llm_api.engine._ABORT_LIMIT_S", 0.1)
     engine = start(step_ms=5, ignore_abort=True)
     caller = begin(engine, 1500)
     caller.wait_for_responses(1)
@@ -246,7 +246,7 @@ def test_a_worker_that_dies_while_loading(
     start: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The constructor of 1.2 never returns then."""
-    monkeypatch.setattr("trtllm_truss.engines.checkpoint.llm_api.engine._START_GRACE_S", 0.2)
+    monkeypatch.setattr("trtllm_backends.llm_api.engine._START_GRACE_S", 0.2)
     with pytest.raises(EngineFailed, match=r"ended while starting|died during initialization"):
         start(load_exit=1)
 

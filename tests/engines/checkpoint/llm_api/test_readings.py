@@ -23,8 +23,8 @@ from tests.engines.checkpoint.llm_api.test_triton_model import chunks
 from tests.support.fake_llm_api import COUNTING, VERSIONS
 from tests.support.waiting import PATIENCE_S, settles
 
-from trtllm_truss.engines.checkpoint.llm_api.library import Library
-from trtllm_truss.engines.checkpoint.llm_api.readings import (
+from trtllm_backends.llm_api.library import Library
+from trtllm_backends.llm_api.readings import (
     _PENDING_BYTES,
     EventLines,
     Source,

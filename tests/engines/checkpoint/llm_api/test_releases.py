@@ -13,10 +13,10 @@ from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING
 
-from trtllm_truss.backends.tensors import ParameterError
+from trtllm_backends.llm_api.engine import LlmEngine
+from trtllm_backends.llm_api.library import Library
+from trtllm_backends.tensors import ParameterError
 from trtllm_truss.engines.checkpoint.arguments import combine
-from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
-from trtllm_truss.engines.checkpoint.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.samplers import drafts_within
 from trtllm_truss.errors import InvalidRequest
 

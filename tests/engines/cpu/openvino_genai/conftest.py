@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.backends.token_model.backend_requests import StartScheduler
 
-from trtllm_truss.engines.cpu.openvino_genai import guided, scoring
-from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_backends.openvino_genai import guided, scoring
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
+from trtllm_backends.openvino_genai.scheduler import Scheduler
 
 
 @pytest.fixture(autouse=True)

@@ -22,11 +22,11 @@ from tests.backends.token_model.backend_requests import (
 )
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_backends.openvino_genai import scheduler as scheduler_module
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
+from trtllm_backends.openvino_genai.guide_compiler import find_model
+from trtllm_backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.artifacts.open_repository import open_package
-from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduler_module
-from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 from trtllm_truss.guides.guide import KeptGuides
 from trtllm_truss.requests import Guide
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.artifacts.open_repository import open_package
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
+from trtllm_backends.openvino_genai.guide_compiler import (
     ModelFiles,
     ModelFilesError,
     find_model,
     loadable,
 )
+from trtllm_truss.artifacts.open_repository import open_package
 
 
 def text(value: str) -> bytes:

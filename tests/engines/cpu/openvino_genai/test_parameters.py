@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from trtllm_truss.engines.cpu.engine import PARAMETERS as CPU_KEYS
-from trtllm_truss.engines.cpu.openvino_genai.engine import (
+from trtllm_backends.openvino_genai.engine import (
     EngineSettings,
     ParameterError,
     read_settings,
 )
+from trtllm_truss.engines.cpu.engine import PARAMETERS as CPU_KEYS
 from trtllm_truss.settings.runtime import PARAMETERS
 
 

@@ -10,12 +10,12 @@ import pytest
 from tests.backends.token_model.backend_requests import OUTPUTS, Caller, StartScheduler, request
 from tests.support.waiting import settles
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import (
+from trtllm_backends.openvino_genai.engine import (
     PREFILL_TOKENS,
     EngineSettings,
     GenAiEngine,
 )
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_backends.openvino_genai.scheduler import Scheduler
 
 REPORTED = (*OUTPUTS, "cached_tokens")
 _seeds = itertools.count(1)

@@ -22,10 +22,10 @@ from tests.backends.token_model.backend_requests import (
 )
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.backends.token_model.responses import RunningRequest
-from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
-from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_backends.openvino_genai import scheduler as scheduling
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
+from trtllm_backends.openvino_genai.scheduler import Scheduler
+from trtllm_backends.token_model.responses import RunningRequest
 
 LOG_PROBS = (*OUTPUTS, "cum_log_probs", "output_log_probs")
 HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()

@@ -20,10 +20,10 @@ from tests.backends.token_model.backend_requests import (
 )
 from tests.support.smollm2 import log_probs_of, write_small_smollm2
 
-from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
-from trtllm_truss.engines.cpu.openvino_genai import scoring
-from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_backends.openvino_genai import scheduler as scheduling
+from trtllm_backends.openvino_genai import scoring
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
+from trtllm_backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.errors import InvalidRequest
 
 TOLERANCE = 0.005

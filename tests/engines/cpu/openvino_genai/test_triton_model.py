@@ -14,8 +14,8 @@ from tests.backends.token_model.backend_requests import END_ID, PROMPT, request
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
+from trtllm_backends.openvino_genai.engine import GenAiEngine
+from trtllm_backends.openvino_genai.guide_compiler import find_model
 from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.runtime import assemble_backends, find_installation

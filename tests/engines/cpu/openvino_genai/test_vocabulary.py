@@ -12,9 +12,9 @@ from tests.builder.llama_checkpoint import write_tiny_checkpoint
 from tests.engines.cpu.openvino_genai.test_guides import submit
 from tokenizers import Tokenizer, decoders, models
 
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
+from trtllm_backends.openvino_genai.guide_compiler import find_model, load_vocabulary
 from trtllm_truss.builder.gguf_conversion import main
-from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model, load_vocabulary
 
 
 def test_tokens_of_a_gguf_file(model_folder: Path) -> None:

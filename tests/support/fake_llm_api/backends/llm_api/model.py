@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "site"))
 
-from trtllm_truss.engines.checkpoint.llm_api.triton_model import TritonPythonModel
+from trtllm_backends.llm_api.triton_model import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

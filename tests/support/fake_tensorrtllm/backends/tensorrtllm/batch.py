@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.tensors import readable_copy, repair_reading
+from trtllm_backends.tensors import readable_copy, repair_reading
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from known_model import logits_after

@@ -7,7 +7,7 @@ import numpy as np
 import openvino_genai
 
 from tensorrt_llm.fake.compute import Progress
-from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE
 _ENDED = openvino_genai.GenerationStatus.RUNNING

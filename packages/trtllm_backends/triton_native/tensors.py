@@ -11,7 +11,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.tensors import (
+from trtllm_backends.tensors import (
     Parameters,
     Tensors,
     boolean,

@@ -1,6 +1,6 @@
 """Worker process that compiles guides for the CPU engine, with OpenVINO GenAI's XGrammar.
 
-Run `python -m trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker FOLDER` with the
+Run `python -m trtllm_backends.openvino_genai.grammar_compiler_worker FOLDER` with the
 engine's folder.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
+from trtllm_backends.openvino_genai.guide_compiler import (
     GuideCompiler,
     find_model,
     load_vocabulary,

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import openvino_genai
 
-from trtllm_truss.backends.token_model.request import GUIDE_TEXT, TensorRequest
-from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
-from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
-from trtllm_truss.engines.cpu.openvino_genai.engine import (
+from trtllm_backends.openvino_genai.engine import (
     PREFILL_TOKENS,
     GenAiEngine,
 )
+from trtllm_backends.token_model.request import GUIDE_TEXT, TensorRequest
+from trtllm_backends.token_model.responses import ResponseSender, send_empty
+from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.guides.compiler_worker import brief
 from trtllm_truss.guides.guide import CheckedGuide, GuideFault, KeptGuides
 from trtllm_truss.guides.validator import GuideValidator

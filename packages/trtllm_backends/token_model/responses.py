@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.token_model.request import CACHED_TOKENS, StopWords, TensorRequest
+from trtllm_backends.token_model.request import CACHED_TOKENS, StopWords, TensorRequest
 
 Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.tensors import (
+from trtllm_backends.llm_api.adapters import Adapter
+from trtllm_backends.llm_api.library import Library
+from trtllm_backends.tensors import (
     ParameterError,
     Parameters,
     Tensors,
     boolean,
     positive,
 )
-from trtllm_truss.backends.token_model.request import (
+from trtllm_backends.token_model.request import (
     ENGINE_DEFAULTS,
     GUIDE_TYPE,
     ModelLimits,
@@ -33,8 +35,6 @@ from trtllm_truss.backends.token_model.request import (
     read_request,
     read_words,
 )
-from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter
-from trtllm_truss.engines.checkpoint.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.samplers import (
     SPECULATION,
     drafts_within,

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
-from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.triton_native.calls import (
+from trtllm_backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_backends.tensors import Tensors
+from trtllm_backends.triton_native.calls import (
     ENGINE_OUTPUTS,
     Models,
     Value,
@@ -32,7 +32,7 @@ from trtllm_truss.backends.triton_native.calls import (
     from_array,
     to_array,
 )
-from trtllm_truss.backends.triton_native.tensors import (
+from trtllm_backends.triton_native.tensors import (
     TextAnswer,
     beams,
     from_numpy,

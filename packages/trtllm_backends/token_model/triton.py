@@ -10,8 +10,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.tensors import Tensors, readable_copy, repair_reading
-from trtllm_truss.backends.token_model.responses import Outputs, ResponseSender
+from trtllm_backends.tensors import Tensors, readable_copy, repair_reading
+from trtllm_backends.token_model.responses import Outputs, ResponseSender
 from trtllm_truss.errors import InvalidRequest
 
 repair_reading()

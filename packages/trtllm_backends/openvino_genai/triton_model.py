@@ -6,14 +6,14 @@ import json
 import logging
 from typing import Any
 
-from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
-from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.token_model.request import read_request
-from trtllm_truss.backends.token_model.responses import ResponseSender
-from trtllm_truss.backends.token_model.triton import TokenModel
-from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine, read_settings
-from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
-from trtllm_truss.engines.cpu.openvino_genai.scoring import validate_scored
+from trtllm_backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_backends.openvino_genai.engine import GenAiEngine, read_settings
+from trtllm_backends.openvino_genai.scheduler import Scheduler
+from trtllm_backends.openvino_genai.scoring import validate_scored
+from trtllm_backends.tensors import Tensors
+from trtllm_backends.token_model.request import read_request
+from trtllm_backends.token_model.responses import ResponseSender
+from trtllm_backends.token_model.triton import TokenModel
 from trtllm_truss.guides.guide import GUIDE_BYTES
 
 logger = logging.getLogger(__package__)

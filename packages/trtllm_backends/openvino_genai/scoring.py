@@ -31,16 +31,16 @@ import openvino
 import openvino_genai
 from openvino import opset13
 
-from trtllm_truss.backends.token_model.request import (
+from trtllm_backends.openvino_genai.engine import plugin_properties, return_free_memory
+from trtllm_backends.openvino_genai.guide_compiler import load_vocabulary
+from trtllm_backends.openvino_genai.guided import HEARTBEAT_INTERVAL_S, NICENESS, Arrival
+from trtllm_backends.token_model.request import (
     MAX_TOP_LOG_PROBS,
     PROMPT_LOG_PROBS,
     TOP_LOG_PROBS,
     TensorRequest,
 )
-from trtllm_truss.backends.token_model.responses import send_empty
-from trtllm_truss.engines.cpu.openvino_genai.engine import plugin_properties, return_free_memory
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import load_vocabulary
-from trtllm_truss.engines.cpu.openvino_genai.guided import HEARTBEAT_INTERVAL_S, NICENESS, Arrival
+from trtllm_backends.token_model.responses import send_empty
 from trtllm_truss.errors import InvalidRequest
 
 Scored: TypeAlias = tuple[int, float, list[tuple[int, float]]]

@@ -21,26 +21,26 @@ import openvino
 import openvino_genai
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.tensors import (
-    ParameterError,
-    Parameters,
-    boolean,
-    positive,
-)
-from trtllm_truss.backends.token_model.request import (
-    PROMPT_LOG_PROBS,
-    TOP_LOG_PROBS,
-    ModelLimits,
-    TensorRequest,
-)
-from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
+from trtllm_backends.openvino_genai.guide_compiler import (
     GuideCompiler,
     find_model,
     generation_config,
     load_vocabulary,
     loadable,
 )
+from trtllm_backends.tensors import (
+    ParameterError,
+    Parameters,
+    boolean,
+    positive,
+)
+from trtllm_backends.token_model.request import (
+    PROMPT_LOG_PROBS,
+    TOP_LOG_PROBS,
+    ModelLimits,
+    TensorRequest,
+)
+from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.requests import Guide
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
-from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.triton_native.tensors import (
+from trtllm_backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_backends.tensors import Tensors
+from trtllm_backends.triton_native.tensors import (
     beams,
     from_texts,
     read_parameters,

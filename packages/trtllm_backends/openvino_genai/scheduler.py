@@ -16,20 +16,20 @@ from typing import NamedTuple, TypeAlias
 
 import openvino_genai
 
-from trtllm_truss.backends.token_model.request import CACHED_TOKENS, TensorRequest
-from trtllm_truss.backends.token_model.responses import ResponseSender, RunningRequest, send_empty
-from trtllm_truss.engines.cpu import GUIDE_CHECK, KV_BLOCK_TOKENS
-from trtllm_truss.engines.cpu.openvino_genai.engine import (
+from trtllm_backends.openvino_genai.engine import (
     EngineSettings,
     GenAiEngine,
 )
-from trtllm_truss.engines.cpu.openvino_genai.guided import (
+from trtllm_backends.openvino_genai.guided import (
     HEARTBEAT_INTERVAL_S,
     Arrival,
     GuidedRequests,
     LongPrompts,
 )
-from trtllm_truss.engines.cpu.openvino_genai.scoring import Score, Scoring, is_scored
+from trtllm_backends.openvino_genai.scoring import Score, Scoring, is_scored
+from trtllm_backends.token_model.request import CACHED_TOKENS, TensorRequest
+from trtllm_backends.token_model.responses import ResponseSender, RunningRequest, send_empty
+from trtllm_truss.engines.cpu import GUIDE_CHECK, KV_BLOCK_TOKENS
 from trtllm_truss.guides.validator import GuideValidator
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.tensors import Tensors
+from trtllm_backends.tensors import Tensors
 from trtllm_truss.decoding import GREEDY, LEAST_TEMPERATURE, Decoding, in_runtime, inputs_for
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING, RequestField, SamplingFields

@@ -8,17 +8,17 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
-from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.token_model.responses import ResponseSender
-from trtllm_truss.backends.token_model.triton import Gauges, TokenModel
-from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
-from trtllm_truss.engines.checkpoint.llm_api.library import import_library
-from trtllm_truss.engines.checkpoint.llm_api.request import (
+from trtllm_backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_backends.llm_api.engine import LlmEngine
+from trtllm_backends.llm_api.library import import_library
+from trtllm_backends.llm_api.request import (
     read_llm_request,
     read_settings,
     served_inputs,
 )
+from trtllm_backends.tensors import Tensors
+from trtllm_backends.token_model.responses import ResponseSender
+from trtllm_backends.token_model.triton import Gauges, TokenModel
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 
 logger = logging.getLogger(__package__)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from trtllm_truss.engines.checkpoint.llm_api.triton_model import TritonPythonModel
+from trtllm_backends.llm_api.triton_model import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trtllm_truss.backends.tensors import ParameterError
+from trtllm_backends.tensors import ParameterError
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, why_greedy
 from trtllm_truss.engines.checkpoint.variants import MTP_LENGTH, RENAMED
 from trtllm_truss.mpi_job import JOB_VARIABLES

@@ -14,9 +14,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
-from trtllm_truss.backends.tensors import Tensors, boolean
-from trtllm_truss.backends.triton_native.tensors import (
+from trtllm_backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_backends.tensors import Tensors, boolean
+from trtllm_backends.triton_native.tensors import (
     from_ids,
     from_integer,
     from_numpy,

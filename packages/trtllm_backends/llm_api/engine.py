@@ -11,32 +11,32 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
-from trtllm_truss.backends.token_model.request import ModelLimits
-from trtllm_truss.backends.token_model.responses import (
-    Outputs,
-    ResponseSender,
-    RunningRequest,
-    send_empty,
-)
-from trtllm_truss.engines.checkpoint.llm_api.adapters import Adapter, AdapterFiles
-from trtllm_truss.engines.checkpoint.llm_api.library import (
+from trtllm_backends.llm_api.adapters import Adapter, AdapterFiles
+from trtllm_backends.llm_api.library import (
     Library,
     Workers,
     describe,
     ended_task,
 )
-from trtllm_truss.engines.checkpoint.llm_api.readings import (
+from trtllm_backends.llm_api.readings import (
     EventLines,
     Source,
     cache_blocks,
     read_until_ended,
 )
-from trtllm_truss.engines.checkpoint.llm_api.request import (
+from trtllm_backends.llm_api.request import (
     LlmRequest,
     LlmSettings,
     canary_request,
     sampling_params,
     wants_log_probs,
+)
+from trtllm_backends.token_model.request import ModelLimits
+from trtllm_backends.token_model.responses import (
+    Outputs,
+    ResponseSender,
+    RunningRequest,
+    send_empty,
 )
 from trtllm_truss.errors import ArtifactError
 
