@@ -15,18 +15,29 @@ from types import NoneType
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
-from trtllm_truss.artifacts.open_repository import is_local, is_remote, other_revision
+from trtllm_truss.artifacts.open_repository import (
+    is_local,
+    is_remote,
+    other_revision,
+    with_revision,
+)
 from trtllm_truss.builder.jobs import CheckpointSource
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
-from trtllm_truss.engines.host import PINNED_IMAGE, accelerator_of, parse_accelerator
+from trtllm_truss.engines.host import (
+    PINNED_IMAGE,
+    accelerator_of,
+    accelerator_text,
+    meant_accelerator,
+    parse_accelerator,
+)
 from trtllm_truss.engines.model_config import AdapterRepository
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.preparation import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Mount, Settings
-from trtllm_truss.validation import holds_credential, names_credential, shown
+from trtllm_truss.validation import holds_credential, names_credential, shown, shown_name
 
 _STARTUP_S = 1800
 LONGEST_STARTUP_S = 3000
@@ -79,6 +90,7 @@ def needs_of(
     if tokenizer is None:
         paths = [*paths, *engine.tokenizer_paths(trust_remote_code=with_code)]
     names = settings.engine_repository or "", settings.tokenizer_repository or ""
+    paths = [*dict.fromkeys(paths)]  # a GGUF file is its own tokenizer
     found = [
         Need("engine_repository", names[0], settings.engine_revision, engine.source, tuple(paths))
     ]
@@ -243,16 +255,26 @@ def check_keys(
 
 
 def _check_resources(resources: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    instance_type, accelerator = resources.get("instance_type"), resources.get("accelerator")
-    if not isinstance(accelerator, (str, dict, NoneType)) or (
-        isinstance(accelerator, str) and parse_accelerator(accelerator) is None
+    instance_type, given = resources.get("instance_type"), resources.get("accelerator")
+    accelerator = accelerator_text(given)
+    if isinstance(given, Mapping) and not given.get("accelerator"):
+        name, count = next(iter(given.items()), ("H100", 2))
+        yield warning(
+            "no_accelerator",
+            f"config.yaml: resources.accelerator.{shown_name(str(name))} is no key of Truss, which "
+            f"finds no GPU there; write accelerator: {shown_name(str(name))}:{shown(count)}.",
+        )
+    elif not isinstance(given, (str, dict, NoneType)) or (
+        isinstance(given, str) and parse_accelerator(given) is None
     ):
+        meant = meant_accelerator(given) if isinstance(given, str) else None
         yield error(
             "accelerator_refused",
-            f"config.yaml: resources.accelerator is {shown(accelerator)}, which Truss refuses; "
-            "write a GPU's name, with a colon and a number for several, such as H100:2.",
+            f"config.yaml: resources.accelerator is {shown(given)}, which Truss refuses; write a "
+            "GPU's name, with a colon and a number for several, such as "
+            f"{f'{meant} or {meant}' if meant else 'H100'}:2.",
         )
-    if isinstance(instance_type, str) and isinstance(accelerator, str):
+    if isinstance(instance_type, str) and accelerator is not None:
         chosen = parse_accelerator(accelerator_of(instance_type) or "")
         if chosen != parse_accelerator(accelerator):
             yield warning(
@@ -291,7 +313,7 @@ def _check_placing(
             "config.yaml: base_image.image is missing: Truss's own image has neither Triton nor "
             f"TensorRT-LLM; set it, such as {PINNED_IMAGE.name}.",
         )
-    for name, repository in _repositories(settings):
+    for name, repository, _ in _repositories(settings):
         if is_local(repository) and not any(
             Path(repository).is_relative_to(mount.place) for mount in settings.mounts
         ):
@@ -303,13 +325,29 @@ def _check_placing(
             )
 
 
-def _repositories(settings: Settings) -> Iterator[tuple[str, str]]:
-    if settings.engine_repository is None and settings.build is not None:
-        yield "build.checkpoint_repository", settings.build.checkpoint_repository
-    elif settings.engine_repository is not None:
-        yield "engine_repository", settings.engine_repository
+def check_revisions(settings: Settings) -> Iterator[Diagnostic]:
+    """Yield mounts of another revision than that of the settings, which are left unused."""
+    for name, repository, revision in _repositories(settings):
+        for mount in settings.mounts:
+            if mount.folder_of(repository) is not None and not mount.has_revision(revision):
+                yield warning("weights_revision", other_revision(name, mount, revision))
+
+
+def _repositories(settings: Settings) -> Iterator[tuple[str, str, str | None]]:
+    """Yield each repository of the settings: its key, its name and its revision."""
+    build = settings.build
+    if settings.engine_repository is not None:
+        yield "engine_repository", settings.engine_repository, settings.engine_revision
+    elif build is not None:
+        yield (
+            "build.checkpoint_repository",
+            build.checkpoint_repository,
+            build.checkpoint_revision,
+        )
     if settings.tokenizer_repository is not None:
-        yield "tokenizer_repository", settings.tokenizer_repository
+        yield "tokenizer_repository", settings.tokenizer_repository, settings.tokenizer_revision
+    for name, repository in settings.lora_adapters.items():
+        yield (ADAPTER + name, *with_revision(repository))
 
 
 def _tokens(value: Any, place: str = "") -> Iterator[str]:
@@ -340,9 +378,6 @@ def _check_delivery(need: Need, settings: Settings, blocked: bool) -> Iterator[D
                 f"config.yaml: runtime.egress_restrictions blocks every host, but {need.setting} "
                 f"{need.repository!r} is downloaded at the start; add it to weights.",
             )
-        return
-    if not mount.has_revision(need.revision):
-        yield warning("weights_revision", other_revision(need.setting, mount, need.revision))
         return
     place = mount.folder_of(need.repository) or mount.place
     below = "" if place == mount.place else f"{place.relative_to(mount.place)}/"
@@ -385,8 +420,14 @@ def _longest_start_s(settings: Settings, engine: Engine | None, downloaded_bytes
 
 
 def _mount_of(need: Need, settings: Settings) -> Mount | None:
-    holding = (each for each in settings.mounts if each.folder_of(need.repository) is not None)
-    return next(holding, None)
+    return next(
+        (
+            mount
+            for mount in settings.mounts
+            if mount.folder_of(need.repository) is not None and mount.has_revision(need.revision)
+        ),
+        None,
+    )
 
 
 def _blocks_everything(restrictions: object) -> bool:

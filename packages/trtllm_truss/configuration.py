@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.reader import ReaderError
 
 from trtllm_truss import yaml_files
 from trtllm_truss.engines.host import HostInfo
@@ -15,7 +16,7 @@ from trtllm_truss.engines.kinds import check_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.model import MOUNT_EXAMPLE, Settings, read_mounts
 from trtllm_truss.validation import shown
 
 _WITH_FOLDERS = {
@@ -39,6 +40,20 @@ Source: truss/base/truss_config.py, 0.18.35, which fails on some of them with a 
 _MAY_BE_NULL = ("base_image", "docker_server")
 _NOUNS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a string"}
 _MERGE = "tag:yaml.org,2002:merge"
+_YAML_REMEDIES: Mapping[str, str] = {
+    "cannot start any token": "indent with spaces, and put a value that begins so in quotes",
+    "undefined alias": "put a value that begins with * in quotes",
+    "mapping values are not allowed": "put a value with a colon in quotes, or correct the indent",
+    "another document": "keep one document, without a line ---",
+    "constructor for the tag": "remove the tag, or put a value that begins with ! in quotes",
+    "unhashable key": "write a text as the key",
+    "contains itself": "write its values out",
+    "written out": "write fewer",
+    "levels deep": "nest less",
+    "two values": "",
+}
+"""The remedy by a part of PyYAML's or our own sentence; empty where that names it."""
+
 CONFIDENTIAL = ("secrets", "environment_variables")
 """Keys whose values no message shows."""
 
@@ -123,12 +138,24 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
         ) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "unknown"
-        raise SettingsError(f"{file} is not valid YAML: {error.problem} (line {line}).") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        problem = f"{error.problem} (line {line}){_yaml_remedy(str(error.problem))}"
+        raise SettingsError(f"{file} is not valid YAML: {problem}.") from None
+    except ReaderError as error:
+        raise SettingsError(
+            f"{file} holds the character U+{error.character:04X} at {error.position}, "
+            "which YAML does not allow; remove it."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{file} is not UTF-8 (byte {error.object[error.start]:#x} at {error.start}); save it "
+            "in that encoding."
+        ) from None
+    except (OSError, yaml.YAMLError) as error:
         raise SettingsError(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"{file} is not a settings file; it must map keys to values.")
     _check_types(content)
+    _check_mounts(content)
     _anchor_folders(content)
     return content
 
@@ -141,6 +168,21 @@ def _check_types(content: Mapping[str, Any]) -> None:
                 continue
             subject = name if name in CONFIDENTIAL else f"{name} is {shown(value)}; it"
             raise SettingsError(f"config.yaml: {subject} must be {_NOUNS[kind]}.")
+
+
+def _yaml_remedy(problem: str) -> str:
+    found = (remedy for part, remedy in _YAML_REMEDIES.items() if part in problem)
+    remedy = next(found, "correct the indent and the quotes around it")
+    return remedy and f"; {remedy}"
+
+
+def _check_mounts(content: Mapping[str, Any]) -> None:
+    for mount in read_mounts(content):
+        if not mount.place.parts[1:]:
+            raise SettingsError(
+                f"config.yaml: the mount_location {mount.place} of {mount.source} in weights would "
+                f"hide the whole image; choose a folder of its own, such as {MOUNT_EXAMPLE}."
+            )
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:

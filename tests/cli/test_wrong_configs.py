@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
 from tests.support.smollm2 import write_small_smollm2, write_smollm2_tokenizer
 
+from trtllm_truss.configuration import read_config
+from trtllm_truss.errors import SettingsError
 from trtllm_workbench.cli.main import main
 
 with warnings.catch_warnings():
@@ -37,6 +40,11 @@ def put(path: str, value: object) -> Edit:
         config[last] = value
 
     return edit
+
+
+def mount(**keys: object) -> Edit:
+    """Return the edit that adds an entry to `weights`."""
+    return put("weights", [{"source": "hf://a/b@main", "mount_location": "/models/b", **keys}])
 
 
 def drop(path: str) -> Edit:
@@ -115,17 +123,17 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
     "runtime key": (put("runtime/predict_concurency", 9), "predict_concurency", False),
     "env": (put("environment_variable", {"A": "b"}), "did you mean environment_variables?", False),
     "weights key": (
-        put("weights", [{"source": "hf://a/b@main", "mount_location": "/m", "patterns": []}]),
+        mount(patterns=[]),
         "weights[0].patterns",
         False,
     ),
     "weights source": (
-        put("weights", [{"source": "a/b", "mount_location": "/m"}]),
+        mount(source="a/b"),
         "weights[0].source",
         True,
     ),
     "weights place": (
-        put("weights", [{"source": "hf://a/b@main", "mount_location": "m"}]),
+        mount(mount_location="m"),
         "weights[0].mount_location",
         True,
     ),
@@ -180,13 +188,13 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
     "docker_server": (put("docker_server", {"start_command": "x"}), "docker_server", True),
     "requirements file": (
         put("requirements_file", "./requirement.txt"),
-        "which is not here",
+        "which is not in the Truss's folder; did you mean requirements.txt?",
         False,
     ),
     "no requirements": (drop("requirements_file"), "requirements_file is missing", False),
     "model_module_dir": (put("model_module_dir", "modle"), 'model_module_dir is "modle"', False),
     "packages": (put("bundled_packages_dir", "package"), 'is "package", which is not', False),
-    "no data": (put("data_dir", "dat"), 'data_dir is "dat", which is not here', False),
+    "no data": (put("data_dir", "dat"), "did you mean data?", False),
     "class": (put("model_class_name", "Modell"), "but model/model.py has Model", False),
     "flavour": (
         put("base_image/image", "nvcr.io/nvidia/tritonserver:25.10-vllm-python-py3"),
@@ -238,13 +246,115 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
         False,
     ),
     "mount over the Truss": (
-        put("weights", [{"source": "hf://a/b@main", "mount_location": "/app/model"}]),
+        mount(mount_location="/app/model"),
         "hides /app of the image",
         False,
     ),
     "mount of another repository": (
-        put("weights", [{"source": "hf://a/b@main", "mount_location": "/models/b"}]),
+        mount(),
         "no setting names hf://a/b@main of weights",
+        False,
+    ),
+    "mount over everything": (
+        mount(mount_location="/"),
+        "would hide the whole image; choose a folder of its own",
+        True,
+    ),
+    "secret of a mount": (
+        mount(auth_secret_name="nope"),
+        'weights[0].auth_secret_name is "nope", which secrets does not declare',
+        False,
+    ),
+    "secret of a mount in auth": (
+        mount(auth={"auth_method": "CUSTOM_SECRET", "auth_secret_name": "nope"}),
+        "weights[0].auth.auth_secret_name",
+        False,
+    ),
+    "patterns": (
+        mount(allow_patterns="*"),
+        'weights[0].allow_patterns is "*"; write a list',
+        True,
+    ),
+    "section under another": (
+        mount(runtime={"predict_concurrency": 8}),
+        "weights[0].runtime; it is one of the file's first level: correct the indent",
+        False,
+    ),
+    "use_gpu": (put("resources/use_gpu", "yes please"), "set it to true", False),
+    "no use_gpu": (put("resources/use_gpu", False), "set it to true", False),
+    "accelerator as a key": (
+        put("resources/accelerator", {"H100": 2}),
+        "write accelerator: H100:2",
+        False,
+    ),
+    "accelerators as a mapping": (
+        put("resources/accelerator", {"accelerator": "H100", "count": 3}),
+        "asks for 3 of H100",
+        True,
+    ),
+    "accelerator with a factor": (
+        put("resources/accelerator", "H100x2"),
+        'resources.accelerator is "H100x2"; write a GPU\'s name, such as H100:2',
+        True,
+    ),
+    "accelerator's memory": (
+        put("resources/accelerator", "A100-80GB"),
+        "such as A100 or A100:2",
+        True,
+    ),
+    "untested GPU": (put("resources/accelerator", "T4"), "use A10G or a newer GPU", False),
+    "accelerator with a blank": (
+        put("resources/accelerator", "A10G "),
+        "resources.accelerator has blanks around it",
+        False,
+    ),
+    "Python of another image": (put("python_version", "py310"), "set it to that", False),
+    "secret's name as a path": (
+        put("secrets", {"hf/key": None}),
+        'secrets."hf/key" is no name that a file in /secrets can have',
+        False,
+    ),
+    "number as a secret's name": (
+        put("secrets", {1: None}),
+        "the key 1 of secrets: put it in quotes, or remove it",
+        True,
+    ),
+    "number as a key": (put("model_name", 3.1), "model_name is 3.1; write a text, in quotes", True),
+    "release as a number": (
+        put("runtime/truss_server_version_override", 0.18),
+        'write a release in quotes, such as "0.18.35"',
+        True,
+    ),
+    "image as a number": (put("base_image/image", 25.1), "write an image's name, such as", True),
+    "memory as a number": (put("resources/memory", 4), "write a size with its unit", True),
+    "seconds with a unit": (
+        put("runtime/health_checks", {"startup_threshold_seconds": "30m"}),
+        'is "30m"; write a whole number, without a unit',
+        True,
+    ),
+    "revision as a number": (
+        put("model_metadata/engine_revision", 1234567),
+        "engine_revision is 1234567, which YAML does not read as a text; put it in quotes",
+        True,
+    ),
+    "revision as a date": (
+        put("model_metadata/engine_revision", datetime.date(2024, 1, 1)),
+        "engine_revision is 2024-01-01, which YAML does not read as a text; put it in quotes",
+        True,
+    ),
+    "number in quotes": (
+        put("model_metadata/tensor_parallelism", "1"),
+        "it must be a whole number, without quotes",
+        True,
+    ),
+    "a section in runtime": (
+        put("model_metadata/runtime", {"serving": {}}),
+        "runtime.serving is not a setting (it belongs under model_metadata)",
+        True,
+    ),
+    "example": (
+        put("model_metadata/example_model_input", {"prompt": "hi", "max_token": 8}),
+        "example_model_input would be refused: max_token is not a field of this request; did you",
         False,
     ),
 }
@@ -318,3 +428,72 @@ def test_the_right_file_has_no_finding_of_these(
     status, found = checked(tmp_path, config, capsys)
     assert status == 0
     assert {each["code"] for each in found["findings"]} <= {"no_gpu", "predict_concurrency"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "part", "status"),
+    [
+        (put("model_metadata/tensor_parallelism", 4), "set it to 1", 3),
+        (put("model_metadata/runtime", {"llm_args": {"max_seq_len": 9}}), "llm_args is set", 2),
+        (put("resources/accelerator", "A10G"), "but the engine runs on the CPU; remove it", 0),
+        (put("resources/use_gpu", True), "set it to false", 0),
+        (put("resources", {}), "resources.cpu and resources.memory are missing", 0),
+    ],
+    ids=["tensor_parallelism", "llm_args", "accelerator", "use_gpu", "resources"],
+)
+def test_a_wrong_edit_of_a_remote_gguf_is_named(
+    edit: Edit,
+    part: str,
+    status: int,
+    hub: HubServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = write_small_smollm2(tmp_path / "model-of-the-cpu")
+    hub.add("org/cpu", {file.name: file.read_bytes() for file in model.iterdir()})
+    config = base(Path("org/cpu"))
+    del config["base_image"]
+    config["resources"] = {"cpu": "4", "memory": "4Gi"}
+    config["weights"] = [{"source": "hf://org/cpu@main", "mount_location": "/models/cpu"}]
+    edit(config)
+    found_status, found = checked(tmp_path, config, capsys)
+    assert [each for each in found["findings"] if part in each["sentence"]], found
+    assert found_status == status
+
+
+def test_a_mount_of_another_revision_is_a_finding_of_the_json(
+    engine: Path, hub: HubServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hub.add("org/engine", {file.name: file.read_bytes() for file in engine.iterdir()})
+    config = base(Path("org/engine"))
+    config["model_metadata"]["engine_revision"] = "v2"
+    config["weights"] = [{"source": "hf://org/engine@v1", "mount_location": "/models/engine"}]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    main(["check", "--json", "--truss", str(tmp_path)])
+    output, errors = capfd.readouterr()
+    codes = [each["code"] for each in json.loads(output)["findings"]]
+    assert {"weights_revision", "engine"} <= {*codes}
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("a:\n\tb: 1\n", "(line 2); indent with spaces"),
+        ("a: *b\n", "(line 1); put a value that begins with * in quotes"),
+        ("a: b: c\n", "(line 1); put a value with a colon in quotes"),
+        ("a: 1\n---\nb: 2\n", "keep one document"),
+        ("a: !Ref b\n", "remove the tag"),
+        ("? [a]\n: 1\n", "write a text as the key"),
+        ("a: &a\n  b: *a\n", "write its values out"),
+        ("a: [1\n", "correct the indent and the quotes around it"),
+        ("a: 1\na: 2\n", 'the key "a" has two values; keep one (line 2).'),
+        ("a: \0\n", "the character U+0000 at 3, which YAML does not allow; remove it"),
+        ("a: caf\xe9\n", "is not UTF-8 (byte 0xe9 at 6); save it in that encoding"),
+    ],
+)
+def test_invalid_yaml_names_the_line_and_the_remedy(text: str, remedy: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingsError) as refusal:
+        read_config(tmp_path, None)
+    assert remedy in str(refusal.value)

@@ -235,12 +235,7 @@ def open_repository(
             f"{setting} is {repository!r}, a page of Hugging Face; write `org/name`."
         )
     if "://" not in repository and repository.count("/") > 1:
-        owner, name, folder = repository.split("/", 2)
-        raise ArtifactError(
-            f"{setting} is {repository!r}, a folder in a repository on Hugging Face; only whole "
-            f"repositories are read. Fetch the folder (`hf download {owner}/{name} --include "
-            f"'{folder}/*' --local-dir DIR`) and name DIR/{folder}, or upload it as a repository."
-        )
+        raise ArtifactError(f"{setting} is {repository!r}{_part_of_repository(repository)}")
     if repository.startswith(MOUNT_ONLY):
         section = "bdn.mounts" if repository.startswith(VOLUME) else "weights"
         raise ArtifactError(
@@ -251,6 +246,19 @@ def open_repository(
         f"{setting} is {repository!r}; it must be `org/name` on Hugging Face, `s3://bucket/prefix`,"
         " a local folder that begins with `/`, `./` or `~`, `package://NAME`, or a source of "
         "`weights` or `bdn.mounts`."
+    )
+
+
+def _part_of_repository(path: str) -> str:
+    """Return the end of a message about a path below a repository on Hugging Face."""
+    owner, name, folder = path.split("/", 2)
+    folder = folder.strip("/")
+    if not folder:
+        return f"; write '{owner}/{name}'."
+    return (
+        ", a folder in a repository on Hugging Face; only whole repositories are read. Fetch the "
+        f"folder (`hf download {owner}/{name} --include '{folder}/*' --local-dir DIR`) and name "
+        f"DIR/{folder}, or upload it as a repository."
     )
 
 
@@ -280,6 +288,12 @@ def other_revision(setting: str, mount: Mount, revision: str | None) -> str:
         f"config.yaml: weights delivers {mount.source}, but model_metadata.{key} is {revision!r}, "
         "so the mount is not used; name one revision in both."
     )
+
+
+def with_revision(repository: str) -> tuple[str, str | None]:
+    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
+    name, _, revision = repository.partition("@")
+    return (name, revision or None) if is_on_hub(repository) else (repository, None)
 
 
 def is_remote(repository: str) -> bool:

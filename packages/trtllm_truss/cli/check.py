@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.artifacts import open_repository
 from trtllm_truss.artifacts.open_repository import is_remote
 from trtllm_truss.baseten import (
     ConcurrencyTarget,
     Need,
     check_keys,
+    check_revisions,
     needs_of,
     needs_of_build,
 )
@@ -33,7 +37,6 @@ from trtllm_truss.engines.kinds import (
     open_adapters,
     with_settings,
 )
-from trtllm_truss.engines.model_config import AdapterRepository
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import (
     Machine,
@@ -97,7 +100,8 @@ def run(options: argparse.Namespace) -> int:
     """Print facts and findings; return the exit status of the report."""
     file = options.config or options.truss / "config.yaml"
     verdict = TrussVerdict(file) if file.is_file() else None
-    found = examine(options.truss, options.config)
+    with _warnings_as_findings():
+        found = examine(options.truss, options.config)
     if verdict is not None:
         found = _with_verdict(found, verdict)
     if options.json:
@@ -111,6 +115,18 @@ def run(options: argparse.Namespace) -> int:
     errors = "1 error" if count == 1 else f"{count} errors"
     report("ok" if found.status == 0 else f"would not start ({errors})")
     return found.status
+
+
+@contextmanager
+def _warnings_as_findings() -> Iterator[None]:
+    """Leave out the log's warnings about mounts, which `check_revisions` finds."""
+    logger = logging.getLogger(open_repository.__name__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _with_verdict(found: CheckReport, verdict: TrussVerdict) -> CheckReport:
@@ -138,7 +154,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         return CheckReport([], [error("settings", problem.message)], settings_wrong=True)
     here = _machine_facts(machine)
     facts: list[str] = []
-    findings = [*check_jinja()]
+    findings = [*check_jinja(), *check_revisions(settings)]
     answers: Sequence[Answer] = ()
     try:
         if settings.engine_repository is None:
@@ -152,6 +168,7 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
         needs: list[Need] = []
         engine = _describe(settings, environment, host, findings, needs)
         if not engine.is_described:
+            findings += check_compatibility(settings, engine, host)
             findings += check_keys(content, settings, None, needs, None)
             findings += check_deployment(content, settings, engine, needs, folder)
             findings += _server(machine, engine, image, environment, here)
@@ -198,12 +215,10 @@ def _describe(
     Adds to `findings` and `needs`.
     """
     repository = open_engine(settings, environment)
-    engine = repository.describe()
-    adapters: tuple[AdapterRepository, ...] = ()
-    if engine.is_described:
-        adapters = open_adapters(settings, environment)
-        applied = [each.adapter for each in adapters]
-        engine = with_settings(engine, settings, host.known_version, applied, host.capability)
+    adapters = open_adapters(settings, environment)
+    applied = [each.adapter for each in adapters]
+    described = repository.describe()
+    engine = with_settings(described, settings, host.known_version, applied, host.capability)
     try:
         tokenizer = open_tokenizer(settings, environment)
         needs += needs_of(settings, repository, engine, tokenizer, adapters)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import ClassVar
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
@@ -21,6 +20,7 @@ from trtllm_truss.engines.host import (
     Image,
     find_image,
     image_for,
+    meant_accelerator,
     minimum_driver,
     newest_image,
     parse_accelerator,
@@ -97,6 +97,9 @@ class GpuEngine(Engine):
         yield from _check_http(settings, host.version_for(self.built_version))
 
 
+_OLDEST_TESTED: ComputeCapability = (8, 0)
+
+
 def _check_http(settings: Settings, version: str | None) -> Iterator[Diagnostic]:
     serving = settings.serving
     if serving.http_port is not None and not holds("restricts_http", version):
@@ -122,16 +125,18 @@ def _check_gpus(engine: GpuEngine, host: HostInfo, nodes: int) -> Iterator[Diagn
         yield from _other_gpu(accelerator, gpus or (), host.accelerator_key)
     for name, capability in _places(accelerator, gpus or ()).items():
         yield from _target(engine, name, capability)
-        yield from _number_formats(engine, name, capability)
-        yield from _model(engine, name, capability)
+        too_old = [*_number_formats(engine, name, capability), *_model(engine, name, capability)]
+        yield from too_old or _age(name, capability, host.version_for(engine.built_version))
 
 
 def _request(
     engine: GpuEngine, request: AcceleratorRequest, nodes: int, key: str
 ) -> Iterator[Diagnostic]:
     world, each = engine.world_size, engine.world_size // nodes
+    meant = meant_accelerator(request.name)
+    name = request.name if request.accelerator else meant or request.name
+    fitting = name if each == 1 else f"{name}:{each}"
     if request.count != each:
-        fitting = request.name if each == 1 else f"{request.name}:{each}"
         yield error(
             "accelerator_count",
             f"config.yaml: resources.{key} asks for {request.count} of {request.name}, but "
@@ -139,12 +144,7 @@ def _request(
             f"{_on(nodes)}; set it to {fitting}.",
         )
     if request.accelerator is None:
-        close = get_close_matches(request.name.upper(), ACCELERATORS, n=1, cutoff=0.5)
-        hint = (
-            f"did you mean {close[0]}"
-            if close
-            else f"did you mean one of {', '.join(ACCELERATORS)}"
-        )
+        hint = f"did you mean {fitting if meant else 'one of ' + ', '.join(ACCELERATORS)}"
         yield warning(
             "accelerator_unknown",
             f"config.yaml: resources.{key} names {request.name}, which this release does "
@@ -218,6 +218,15 @@ def _model(engine: GpuEngine, name: str, capability: ComputeCapability) -> Itera
                 f"{subject} needs compute capability {_dotted(minimum)}, and {name} has "
                 f"{_dotted(capability)}; use a newer GPU.",
             )
+
+
+def _age(name: str, capability: ComputeCapability, version: str) -> Iterator[Diagnostic]:
+    if capability < _OLDEST_TESTED and holds("needs_ampere", version):
+        yield warning(
+            "gpu_untested",
+            f"{name} has compute capability {_dotted(capability)}, and NVIDIA tests TensorRT-LLM "
+            f"{version} on {_dotted(_OLDEST_TESTED)} and newer only; use A10G or a newer GPU.",
+        )
 
 
 def _dotted(capability: ComputeCapability) -> str:

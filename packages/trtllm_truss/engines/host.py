@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
@@ -344,6 +345,24 @@ def accelerator_of(instance_type: str) -> str | None:
     return f"{name}:{numbers[0]}" if len(numbers) != 2 and numbers[0] not in ("", "1") else name
 
 
+def accelerator_text(value: object) -> str | None:
+    """Return ``resources.accelerator`` as text: Truss reads a mapping of its two parts too.
+
+    Source: AcceleratorSpec in truss/base/truss_config.py, 0.18.35.
+    """
+    if isinstance(value, Mapping):
+        name, count = value.get("accelerator"), value.get("count", 1)
+        return f"{name}:{count}" if isinstance(name, str) and isinstance(count, int) else None
+    return value if isinstance(value, str) and value else None
+
+
+def meant_accelerator(name: str) -> str | None:
+    """Return the nearest of Truss's names to another one: ``H100`` for ``h100x2``."""
+    plain = re.sub(r"([-_ ]80GB)?(X\d+)?(:.*)?$", "", name.upper().strip())  # A100 is that of 80 GB
+    close = get_close_matches(plain, ACCELERATORS, n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
 def parse_accelerator(spec: str) -> AcceleratorRequest | None:
     """Parse ``resources.accelerator``; None for a value that Truss refuses."""
     match = _SPEC.fullmatch(spec.strip())
@@ -408,7 +427,7 @@ class HostInfo:
         Args:
             here: the rest; default: all of it is unknown.
         """
-        accelerator = _text(config, "resources", "accelerator")
+        accelerator = accelerator_text(_value(config, "resources", "accelerator"))
         if instance_type := _text(config, "resources", "instance_type"):
             accelerator = accelerator_of(instance_type)
         return replace(
@@ -421,6 +440,10 @@ class HostInfo:
 
 
 def _text(config: Mapping[str, Any], section: str, key: str) -> str | None:
-    values = config.get(section)
-    value = values.get(key) if isinstance(values, Mapping) else None
+    value = _value(config, section, key)
     return value if isinstance(value, str) and value else None
+
+
+def _value(config: Mapping[str, Any], section: str, key: str) -> object:
+    values = config.get(section)
+    return values.get(key) if isinstance(values, Mapping) else None

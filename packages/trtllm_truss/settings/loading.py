@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,12 +28,14 @@ _VARIABLE = f"{_PREFIX}{ACCESS_TOKEN_SECRET}"
 _FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # read by Truss's server too
 _TOKEN = re.compile(r"[!-~]*")
 
+_RUNTIME = "runtime"
+_NUMBERS = ("int_type", "float_type")
 _SECTIONS: dict[str, type[BaseModel]] = {
     **{"": Settings, "serving": Serving, "build": Build, "build.rotary_scaling": RotaryScaling},
     **{f"build.quantization.{method}": section for method, section in METHOD_SECTIONS.items()},
 }
 _PLACES = {
-    "runtime": KEYS,
+    _RUNTIME: KEYS,
     **{name: section.model_fields.keys() for name, section in _SECTIONS.items() if name},
     "": Settings.model_fields.keys(),
 }
@@ -90,6 +93,7 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
             f"config.yaml: model_metadata is {metadata!r}; it must be a mapping of settings."
         )
     ours = {key: value for key, value in metadata.items() if key not in PLATFORM_KEYS}
+    _check_places(ours)
     try:
         return Settings.model_validate(ours, context={"mounts": read_mounts(config)})
     except ValidationError as error:
@@ -205,8 +209,24 @@ def _problem(item: dict[str, Any]) -> str:
     if item["type"] == "extra_forbidden":
         return f"{path} is not a setting{_suggestion(*item['loc'])}"
     if item["type"] == "missing":
-        return f"{path} is missing"
+        return f"{path} is missing; add it"
+    value = item["input"]
+    if item["type"] == "string_type" and isinstance(value, (bool, int, float, date)):
+        return f"{path} is {value}, which YAML does not read as a text; put it in quotes"
+    if item["type"] in _NUMBERS and isinstance(value, str) and value.strip("+-").isdigit():
+        return f"{broken_rule(item, path)}, without quotes"
     return broken_rule(item, path)
+
+
+def _check_places(metadata: Mapping[str, Any]) -> None:
+    """Refuse keys of other sections in `runtime`, whose parameters are the engine's."""
+    runtime = metadata.get(_RUNTIME)
+    for name in runtime if isinstance(runtime, Mapping) else ():
+        if name not in KEYS and (name in _PLACES[""] or name in _PLACES["serving"]):
+            path = f"model_metadata.{_RUNTIME}.{name}"
+            raise SettingsError(
+                f"config.yaml: {path} is not a setting{_suggestion(_RUNTIME, name)}."
+            )
 
 
 def _suggestion(*location: str) -> str:

@@ -26,6 +26,8 @@ MOUNT_ONLY = ("gs://", "azure://", "r2://", "cw://", "https://", VOLUME)
 """Sources that Baseten delivers and this server cannot download."""
 
 _MAIN = "main"
+MOUNT_EXAMPLE = "/models/engine"
+"""A place for messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.artifacts.listing import named
-from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
+from trtllm_truss.artifacts.open_repository import open_repository, with_revision
 from trtllm_truss.engines.checkpoint.adapter_files import FILES, WEIGHTS_FILE, read_adapter
 from trtllm_truss.engines.diagnostics import Diagnostic, error
 from trtllm_truss.engines.model_config import (
@@ -63,7 +63,7 @@ def open_adapters(settings: Settings, environment: Environment) -> tuple[Adapter
 def _open(
     name: str, repository: str, settings: Settings, environment: Environment
 ) -> AdapterRepository:
-    repository, revision = _revised(repository)
+    repository, revision = with_revision(repository)
     source = open_repository(
         repository,
         revision,
@@ -87,12 +87,6 @@ def _open(
         )
     source.check_room(FILES)
     return AdapterRepository(repository, revision, adapter, source, FILES)
-
-
-def _revised(repository: str) -> tuple[str, str | None]:
-    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
-    name, _, revision = repository.partition("@")
-    return (name, revision or None) if is_on_hub(repository) else (repository, None)
 
 
 def lora_config(adapters: Sequence[Adapter]) -> dict[str, Any]:
