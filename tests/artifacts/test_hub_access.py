@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from tests.support.hub_server import SIGNATURE, HubServer
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.builder import publishing
+from trtllm_builder import publishing
 from trtllm_truss.engines.manifest import Manifest
 from trtllm_truss.errors import ArtifactError, BuildError
 

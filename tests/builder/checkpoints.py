@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_truss.builder.commands import Target
+from trtllm_builder.commands import Target
 from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import parse_settings

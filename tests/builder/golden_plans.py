@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.builder.checkpoints import CONFIGS, H100, checkpoint, settings
 
-from trtllm_truss.builder.commands import FAMILIES
-from trtllm_truss.builder.plan import BuildPlan, plan_build
+from trtllm_builder.commands import FAMILIES
+from trtllm_builder.plan import BuildPlan, plan_build
 
 GOLDEN = Path(__file__).parent / "golden/plans.txt"
 SPLITS = (1, 2, 4, 8)

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from tests.support.paths import ROOT
 
-from trtllm_truss.builder import converters
-from trtllm_truss.builder.converters import INSTALL_COMMAND, require_importable
-from trtllm_truss.builder.run import step_environment
+from trtllm_builder import converters
+from trtllm_builder.converters import INSTALL_COMMAND, require_importable
+from trtllm_builder.run import step_environment
 from trtllm_truss.errors import BuildError
 
 REFUSAL = "tokenizers>=0.14,<0.19 is required for a normal functioning of this module."

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.builder.checkpoints import A100, checkpoint, settings
 
-from trtllm_truss.builder.commands import Target, find_family
-from trtllm_truss.builder.jobs import estimate_build, estimate_cpu_build
+from trtllm_builder.commands import Target, find_family
+from trtllm_builder.jobs import estimate_build, estimate_cpu_build
 
 
 def estimated(family: str, block: dict[str, Any], target: Target = A100, **metadata: Any) -> Any:

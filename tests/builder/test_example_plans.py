@@ -8,8 +8,8 @@ from tests.builder.checkpoints import CONFIGS, LLAMA_3_8B
 from tests.builder.test_plan import options
 from tests.support.paths import ROOT
 
-from trtllm_truss.builder.commands import Target
-from trtllm_truss.builder.plan import BuildPlan, plan_build
+from trtllm_builder.commands import Target
+from trtllm_builder.plan import BuildPlan, plan_build
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.settings.loading import parse_settings

@@ -13,7 +13,7 @@ import pytest
 from tests.builder.llama_checkpoint import TINY, logits, write_tiny_checkpoint
 
 from trtllm_backends.openvino_genai.guide_compiler import find_model
-from trtllm_truss.builder.gguf_conversion import main, reorder_rotated
+from trtllm_builder.gguf_conversion import main, reorder_rotated
 
 EXACT = {
     "INFERENCE_PRECISION_HINT": "f32",

@@ -9,9 +9,9 @@ from tests.builder.checkpoints import H100, LLAMA_3_8B, checkpoint, settings
 from tests.builder.golden_plans import GOLDEN, plan, text, variants
 from tests.builder.tensorrt_llm_flags import CHOICES, FLAGS
 
-from trtllm_truss.builder.commands import Target, engine_command
-from trtllm_truss.builder.jobs import build_key
-from trtllm_truss.builder.plan import plan_build
+from trtllm_builder.commands import Target, engine_command
+from trtllm_builder.jobs import build_key
+from trtllm_builder.plan import plan_build
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import SettingsError
 

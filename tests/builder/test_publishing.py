@@ -9,8 +9,8 @@ from tests.builder.llama_checkpoint import write_tiny_checkpoint
 from tests.builder.run.test_ensure_engine import block, ensured
 from tests.support.s3_server import S3Server
 
-from trtllm_truss.builder.jobs import builds_folder
-from trtllm_truss.builder.publishing import publish
+from trtllm_builder.jobs import builds_folder
+from trtllm_builder.publishing import publish
 from trtllm_truss.errors import BuildError
 
 

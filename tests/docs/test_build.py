@@ -8,7 +8,7 @@ from tools.docs.build import build_tables
 from tools.docs.lmi_options import LMI_OPTIONS
 from tools.docs.tables import fill
 
-from trtllm_truss.builder.commands import BUILD_FLAGS
+from trtllm_builder.commands import BUILD_FLAGS
 from trtllm_truss.settings.build import METHOD_SECTIONS, Build, RotaryScaling
 from trtllm_truss.settings.model import Settings
 

@@ -29,7 +29,7 @@ from tests.support.paths import ROOT, SUPPORT
 from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import settles
 
-from trtllm_truss.builder.converters import FOLDER, INSTALL_COMMAND
+from trtllm_builder.converters import FOLDER, INSTALL_COMMAND
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 COMMAND = Path(sys.executable).with_name("trtllm-truss")

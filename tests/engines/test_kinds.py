@@ -94,7 +94,7 @@ def delete_kinds(folder: Path, *deleted: str) -> None:
     """Copy what an image holds into a folder, without some kinds."""
     package = folder / "trtllm_truss"
     left_out = shutil.ignore_patterns("__pycache__")
-    for name in (package.name, "trtllm_backends"):
+    for name in (package.name, "trtllm_backends", "trtllm_builder"):
         shutil.copytree(ROOT / "packages" / name, folder / name, ignore=left_out)
     for name in ("data", "model"):
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)

@@ -24,7 +24,7 @@ from tests.support.shared_library import write_library
 from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.builder.run import step_environment
+from trtllm_builder.run import step_environment
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import assemble_backends, find_installation, find_runtime
 from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS

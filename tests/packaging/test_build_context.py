@@ -13,7 +13,7 @@ import yaml
 from tests.support.paths import ROOT
 from tests.support.warm_python import run_warm
 
-from trtllm_truss.builder.converters import INSTALL_COMMAND
+from trtllm_builder.converters import INSTALL_COMMAND
 
 pytestmark = pytest.mark.server
 

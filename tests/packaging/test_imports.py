@@ -13,8 +13,16 @@ from tests.packaging.test_requirements import SERVER
 from tests.support.paths import ROOT
 
 PACKAGE, WORKBENCH = ROOT / "packages/trtllm_truss", ROOT / "workbench/trtllm_workbench"
-BACKENDS = ROOT / "packages/trtllm_backends"
-OWN = {"trtllm_truss", "trtllm_backends", "trtllm_workbench", "tests", "tools", "benchmarks"}
+BACKENDS, BUILDER = ROOT / "packages/trtllm_backends", ROOT / "packages/trtllm_builder"
+OWN = {
+    "trtllm_truss",
+    "trtllm_builder",
+    "trtllm_backends",
+    "trtllm_workbench",
+    "tests",
+    "tools",
+    "benchmarks",
+}
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 DISTRIBUTIONS = {
     "dynamo": "ai-dynamo-runtime",
@@ -37,11 +45,10 @@ EXTRAS = {
     "cli/http_connection.py": "serve",
     "cli/truss_verdict.py": "serve",  # asked where it is installed
     "dynamo": "dynamo",
-    "builder/gguf_conversion.py": "build-cpu",
-    "builder/publishing.py": "s3",
 }
 """Parts of the package that work with an extra only."""
 
+BUILDER_EXTRAS = {"gguf_conversion.py": "build-cpu", "publishing.py": "s3"}
 WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
 
 GIVEN = {
@@ -120,7 +127,8 @@ def test_the_package_imports_its_requirements() -> None:
     parts += [(WORKBENCH / part, set(of_extra(extra))) for part, extra in WORKBENCH_EXTRAS.items()]
     parts += [(PACKAGE / part, names) for part, names in GIVEN.items()]
     parts += [(BACKENDS, TRITON_PYTHON), (BACKENDS / "openvino_genai", set(of_extra("serve")))]
-    folders = (PACKAGE, BACKENDS, WORKBENCH)
+    parts += [(BUILDER / part, set(of_extra(extra))) for part, extra in BUILDER_EXTRAS.items()]
+    folders = (PACKAGE, BACKENDS, BUILDER, WORKBENCH)
     for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         more = (names for part, names in parts if file.is_relative_to(part))
         wrong |= undeclared(file, set(core).union(*more))

@@ -27,14 +27,12 @@ LAYERS = [
     *("processes", "connections", "guides", "machine"),
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("exposition", "guides.validator", "conversation", "text", "tool_calls"),
-    "builder",
-    "builder.run",
     *("tracing", "metrics", "inference", "serving"),
     *("protocols", "protocols.conversation"),
     *("protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("baseten", "configuration", "endpoints", "dynamo", "cli"),
+    *("configuration", "endpoints", "dynamo", "cli"),
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),
@@ -47,7 +45,7 @@ OFFERED = {
         *("engines.checkpoint", "triton.model_repository"),
     },
     "scaffold": {
-        *("errors", "releases", "settings", "artifacts", "builder", "serving", "baseten"),
+        *("errors", "releases", "settings", "artifacts", "serving", "cli"),
         *("engines", "engines.compiled", "engines.checkpoint", "configuration", "text", ""),
     },
     "console": {
@@ -57,11 +55,11 @@ OFFERED = {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
         *("engines", "configuration", ""),
         *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-        *("builder", "builder.run", "exposition", "serving", "status"),
+        *("exposition", "serving", "status"),
     },
     "cli": {
         *("errors", "literals", "settings", "processes", "machine", "triton.server"),
-        *("engines", "builder", "configuration", "cli", "status", "local_requests"),
+        *("engines", "configuration", "cli", "status", "local_requests"),
         "validation",
     },
 }
@@ -150,10 +148,12 @@ class Tree:
         return {next((part for part in ancestors(name) if part in self.names), "") for name in ours}
 
 
+BUILDER_LAYERS = ["converters", "commands", "gguf_conversion", "publishing", "plan", "jobs", "run"]
 SERVER = Tree(ROOT / "packages/trtllm_truss", LAYERS)
 BACKENDS = Tree(ROOT / "packages/trtllm_backends", BACKEND_LAYERS)
+BUILDER = Tree(ROOT / "packages/trtllm_builder", BUILDER_LAYERS)
 WORKBENCH = Tree(ROOT / "workbench/trtllm_workbench", WORKBENCH_LAYERS)
-TREES = [SERVER, BACKENDS, WORKBENCH]
+TREES = [SERVER, BACKENDS, BUILDER, WORKBENCH]
 
 each_tree = pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.root.name)
 
@@ -219,8 +219,16 @@ def test_what_runs_in_triton_uses_little_of_the_server() -> None:
 
 
 def test_nothing_imports_what_runs_in_triton() -> None:
-    others = [*SERVER.modules, *WORKBENCH.modules]
+    others = [*SERVER.modules, *BUILDER.modules, *WORKBENCH.modules]
     assert not [file for file in others if BACKENDS.imported(file)]
+
+
+def test_the_builder_is_used_by_commands_and_a_start() -> None:
+    users = {SERVER.dotted(file) for file in SERVER.modules if BUILDER.imported(file)}
+    assert users == {"cli.baseten", "cli.build", "cli.check", "serving.preparation"}
+    above = LAYERS.index("text") + 1
+    for file in BUILDER.modules:
+        assert {SERVER.layer_of(name) for name in SERVER.imported(file)} <= {*LAYERS[:above]}, file
 
 
 def test_the_workbench_uses_what_the_server_offers() -> None:

@@ -16,8 +16,8 @@ import pytest
 from tools.docs.tables import fill
 from tools.docs.troubleshooting import BUILD_LINES, troubleshooting_tables
 
+from trtllm_builder import run
 from trtllm_truss import errors
-from trtllm_truss.builder import run
 from trtllm_truss.protocols.predict import ALIASES, PredictBody
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Serving
@@ -25,7 +25,12 @@ from trtllm_workbench.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packages/trtllm_truss"
-PACKAGES = (PACKAGE, ROOT / "packages/trtllm_backends", ROOT / "workbench/trtllm_workbench")
+PACKAGES = (
+    PACKAGE,
+    ROOT / "packages/trtllm_backends",
+    ROOT / "packages/trtllm_builder",
+    ROOT / "workbench/trtllm_workbench",
+)
 FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOLDERS = "packages|workbench|tests|tools|benchmarks|model|data|examples"

@@ -19,7 +19,7 @@ print(json.dumps([first, [*sys.modules]]))
 """
 NEVER = {
     *("numpy", "grpc", "tritonclient.grpc", "transformers", "huggingface_hub", "boto3", "httpx"),
-    *("trtllm_truss.builder", "trtllm_truss.cli", "xgrammar", "openvino"),
+    *("trtllm_builder", "trtllm_truss.cli", "xgrammar", "openvino"),
     *("opentelemetry", "trtllm_truss.tracing"),
 }
 ONLY_BESIDE_TRITON = {

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 from tests.support.paths import ROOT
 
-from trtllm_truss.builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
+from trtllm_builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
 from trtllm_truss.engines.checkpoint.adapters import AdapterModule
 from trtllm_truss.engines.checkpoint.argument_table import SECTIONS, Argument
 from trtllm_truss.engines.checkpoint.arguments import RuntimeKey

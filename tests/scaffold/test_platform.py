@@ -27,7 +27,7 @@ from tests.support.model_module import truss_config
 from tests.support.s3_server import S3Server
 from tests.support.warm_python import run_warm
 
-from trtllm_truss.baseten import Need
+from trtllm_truss.cli.baseten import Need
 from trtllm_truss.cli.check import examine
 from trtllm_truss.engines.host import HostInfo, accelerator_of
 from trtllm_truss.serving.preparation import resolve_engine

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer, write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.builder.gguf_conversion import convert
+from trtllm_builder.gguf_conversion import convert
 from trtllm_truss.machine.runtime import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest import engine_checks

@@ -8,8 +8,8 @@ import re
 import pytest
 from tests.support.paths import ROOT
 
-from trtllm_truss.builder.commands import BUILD_FLAGS, PAGED_CONTEXT_USERS
-from trtllm_truss.builder.plan import FAMILIES
+from trtllm_builder.commands import BUILD_FLAGS, PAGED_CONTEXT_USERS
+from trtllm_builder.plan import FAMILIES
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import parse_settings, read_environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tools.docs.tables import table
 
-from trtllm_truss.builder.run import describe_failure
+from trtllm_builder.run import describe_failure
 from trtllm_truss.triton.server.known_errors import KNOWN_ERRORS, find_known_error
 
 _KV_CACHE_FRAME = "tensorrt_llm::batch_manager::kv_cache_manager::BlockManager::allocatePools()"

@@ -6,8 +6,8 @@ import argparse
 import shutil
 from pathlib import Path
 
-from trtllm_truss.builder.jobs import Job, prepare_build
-from trtllm_truss.builder.run import build_engine
+from trtllm_builder.jobs import Job, prepare_build
+from trtllm_builder.run import build_engine
 from trtllm_truss.cli.common import add_truss_options, echo, require_empty, write, writing
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo

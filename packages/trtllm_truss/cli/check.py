@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trtllm_builder.jobs import prepare_build
 from trtllm_truss.artifacts import open_repository
 from trtllm_truss.artifacts.open_repository import is_remote
-from trtllm_truss.baseten import (
+from trtllm_truss.cli.baseten import (
     ConcurrencyTarget,
     Need,
     check_keys,
@@ -21,7 +22,6 @@ from trtllm_truss.baseten import (
     needs_of,
     needs_of_build,
 )
-from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
 from trtllm_truss.cli.deployment import check_deployment
 from trtllm_truss.cli.truss_verdict import TrussVerdict

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trtllm_truss.baseten import LONGEST_STARTUP_S, Need
+from trtllm_truss.cli.baseten import LONGEST_STARTUP_S, Need
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import PINNED_IMAGE, find_image

@@ -570,7 +570,7 @@ def prepare(
     in_image = replace(host, image=image)
     built = None
     if settings.engine_repository is None:
-        from trtllm_truss.builder.run import ensure_engine
+        from trtllm_builder.run import ensure_engine
 
         built = ensure_engine(settings, environment, host)
     known = in_image.known_version

@@ -1,7 +1,7 @@
 """`model_metadata.build`: the build of an engine from a checkpoint.
 
 Names are those of `trtllm-build` and `convert_checkpoint.py` in NVIDIA/TensorRT-LLM and of LMI's
-`option.*`; null leaves a value to those tools. `builder/commands.py` maps them to flags.
+`option.*`; null leaves a value to those tools. `trtllm_builder/commands.py` maps them to flags.
 `quantization` has one section per method.
 """
 

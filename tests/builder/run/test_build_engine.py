@@ -19,8 +19,8 @@ from tests.support.paths import ROOT
 from tests.support.truss_process import alive
 from tests.support.waiting import PATIENCE_S, settles
 
-from trtllm_truss.builder.jobs import builds_folder
-from trtllm_truss.builder.run import describe_failure
+from trtllm_builder.jobs import builds_folder
+from trtllm_builder.run import describe_failure
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_workbench.cli.main import main
 

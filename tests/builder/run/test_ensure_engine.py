@@ -23,10 +23,10 @@ from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import Served
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_builder.jobs import builds_folder, prepare_build
+from trtllm_builder.publishing import publish
+from trtllm_builder.run import ensure_engine, keep_ends
 from trtllm_truss.artifacts.listing import tokenizer_files
-from trtllm_truss.builder.jobs import builds_folder, prepare_build
-from trtllm_truss.builder.publishing import publish
-from trtllm_truss.builder.run import ensure_engine, keep_ends
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import read_manifest

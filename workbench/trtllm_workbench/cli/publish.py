@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trtllm_truss.builder.publishing import publish, settings_block
+from trtllm_builder.publishing import publish, settings_block
 from trtllm_truss.cli.build import find_job
 from trtllm_truss.cli.common import add_truss_options, echo, write
 from trtllm_truss.configuration import read_config

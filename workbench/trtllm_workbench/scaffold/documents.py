@@ -21,11 +21,11 @@ from typing import Any
 import yaml
 
 import trtllm_truss
+from trtllm_builder.converters import INSTALL_COMMAND
 from trtllm_truss import __version__
 from trtllm_truss.artifacts.open_repository import PACKAGE
 from trtllm_truss.artifacts.s3 import S3
-from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
-from trtllm_truss.builder.converters import INSTALL_COMMAND
+from trtllm_truss.cli.baseten import ConcurrencyTarget, predict_concurrency
 from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.host import BaseImage
 from trtllm_truss.errors import SettingsError
@@ -43,7 +43,9 @@ PARTS = (
 """Copied from the root of a Truss; setup.py puts the same into the wheel."""
 
 _SERVER = Path(trtllm_truss.__file__).resolve().parent
-_PACKAGES = (_SERVER, _SERVER.with_name("trtllm_backends"))
+_PACKAGES = tuple(
+    _SERVER.with_name(name) for name in ("trtllm_truss", "trtllm_backends", "trtllm_builder")
+)
 _IN_WHEEL = "truss_files"
 _OF_WHEEL = Path(__file__).resolve().parents[1] / _IN_WHEEL
 _NAME_LENGTH = 60

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.artifacts.listing import is_commit
 from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
-from trtllm_truss.baseten import ADAPTER, ConcurrencyTarget, Need
+from trtllm_truss.cli.baseten import ADAPTER, ConcurrencyTarget, Need
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.host import (

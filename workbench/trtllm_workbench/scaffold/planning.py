@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trtllm_builder.jobs import find_checkpoint, prepare_build
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_folder
 from trtllm_truss.artifacts.s3 import S3
-from trtllm_truss.baseten import (
+from trtllm_truss.cli.baseten import (
     ADAPTER,
     ConcurrencyTarget,
     Need,
@@ -19,7 +20,6 @@ from trtllm_truss.baseten import (
     needs_of_build,
     startup_threshold_s,
 )
-from trtllm_truss.builder.jobs import find_checkpoint, prepare_build
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.compiled.engine import CompiledEngine

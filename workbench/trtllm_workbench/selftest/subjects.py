@@ -23,8 +23,8 @@ from typing import Any, Literal
 import yaml
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.run import ensure_engine, run_command, step_environment
+from trtllm_builder.jobs import prepare_build
+from trtllm_builder.run import ensure_engine, run_command, step_environment
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.releases import FACTS, dotted, holds, rows_for

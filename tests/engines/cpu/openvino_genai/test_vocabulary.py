@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_backends.openvino_genai.guide_compiler import find_model, load_vocabulary
-from trtllm_truss.builder.gguf_conversion import main
+from trtllm_builder.gguf_conversion import main
 
 
 def test_tokens_of_a_gguf_file(model_folder: Path) -> None:

@@ -172,7 +172,7 @@ def cpu_command(build: Build, checkpoint: Checkpoint) -> tuple[str, ...]:
     sequence = build.sequence_tokens or checkpoint.positions
     context = ["--context", str(sequence)] if sequence else []
     return (
-        *("$PYTHON", "-m", "trtllm_truss.builder.gguf_conversion"),
+        *("$PYTHON", "-m", "trtllm_builder.gguf_conversion"),
         *("--checkpoint", "$CHECKPOINT", "--output", "$ENGINE/model.gguf"),
         *("--weights", _WEIGHTS[method]),
         *context,

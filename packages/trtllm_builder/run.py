@@ -19,11 +19,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import tokenizer_files
-from trtllm_truss.artifacts.open_repository import shared_folder
-from trtllm_truss.builder import converters
-from trtllm_truss.builder.commands import Target
-from trtllm_truss.builder.jobs import (
+from trtllm_builder import converters
+from trtllm_builder.commands import Target
+from trtllm_builder.jobs import (
     Job,
     Workspace,
     changed_copy,
@@ -31,8 +29,10 @@ from trtllm_truss.builder.jobs import (
     shell_variables,
     validate_disk_space,
 )
-from trtllm_truss.builder.plan import Step
-from trtllm_truss.builder.publishing import find_published, publish
+from trtllm_builder.plan import Step
+from trtllm_builder.publishing import find_published, publish
+from trtllm_truss.artifacts.listing import tokenizer_files
+from trtllm_truss.artifacts.open_repository import shared_folder
 from trtllm_truss.engines.host import HostInfo, image_for
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import (
@@ -149,12 +149,12 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
 def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
     """Return the environment of a step, without secrets.
 
-    This package is importable, and the packages of the conversion scripts come first.
+    The packages of the conversion scripts come first; this one is importable.
 
     `passed` names further variables of this process to pass on.
     """
     environment = child_environment(variables, passed, online=True)
-    packages = str(Path(__file__).parents[3])
+    packages = str(Path(__file__).parents[1])
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     own = [str(converters.FOLDER)] if converters.FOLDER.is_dir() else []
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*own, *known, packages]))

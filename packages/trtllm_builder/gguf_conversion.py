@@ -1,4 +1,4 @@
-"""Convert a Llama checkpoint to one GGUF file: ``python -m trtllm_truss.builder.gguf_conversion``.
+"""Convert a Llama checkpoint to one GGUF file: ``python -m trtllm_builder.gguf_conversion``.
 
 The build runs this module as a child process. The `gguf` package of llama.cpp names the tensors,
 quantizes and writes; this module reorders the rows of query and key, because llama.cpp rotates

@@ -28,10 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.listing import Source, has_sha256
-from trtllm_truss.artifacts.open_repository import open_repository
-from trtllm_truss.artifacts.transfer import free_bytes
-from trtllm_truss.builder.commands import (
+from trtllm_builder.commands import (
     BUILD_FLAGS,
     CPU_BLOCK,
     Family,
@@ -40,7 +37,10 @@ from trtllm_truss.builder.commands import (
     resolved_dtype,
     resolved_values,
 )
-from trtllm_truss.builder.plan import BuildPlan, Step, plan_build
+from trtllm_builder.plan import BuildPlan, Step, plan_build
+from trtllm_truss.artifacts.listing import Source, has_sha256
+from trtllm_truss.artifacts.open_repository import open_repository
+from trtllm_truss.artifacts.transfer import free_bytes
 from trtllm_truss.engines.capacity import (
     CacheSettings,
     CacheShape,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_truss.builder.commands import (
+from trtllm_builder.commands import (
     BUILD_FLAGS,
     CPU_ARCHITECTURES,
     CPU_BLOCK,

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from trtllm_builder.jobs import CheckpointSource
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
 from trtllm_truss.artifacts.open_repository import (
     is_local,
@@ -21,7 +22,6 @@ from trtllm_truss.artifacts.open_repository import (
     other_revision,
     with_revision,
 )
-from trtllm_truss.builder.jobs import CheckpointSource
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
