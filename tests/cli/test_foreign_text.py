@@ -119,20 +119,10 @@ def test_the_command_line() -> None:
 
 def run_replaced(program: str, *arguments: str) -> tuple[int, list[str]]:
     """Run a command of which a program replaces a part; return its status and stderr's lines."""
-    whole = (
-        f"from trtllm_truss.cli import main, join, render\n{program}\nraise SystemExit(main.main())"
-    )
+    whole = f"from trtllm_truss.cli import main, render\n{program}\nraise SystemExit(main.main())"
     command = [sys.executable, "-c", whole, *arguments]
     ran = subprocess.run(command, capture_output=True, cwd=ROOT)
     return ran.returncode, ran.stderr.decode().splitlines()
-
-
-def test_the_log_of_join() -> None:
-    """The leader's reasons come over the network."""
-    program = f"import logging; join.join = lambda *_: logging.warning('refused: %s', {FORGED!r})"
-    status, (line,) = run_replaced(program, "join")
-    assert status == 0
-    assert line.endswith(f" refused: {ONE_LINE}")
 
 
 def test_a_bug() -> None:
