@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtllm_truss.dynamo import CachedBlocks
+from trtllm_dynamo.cached_blocks import CachedBlocks
 
 
 class Router:

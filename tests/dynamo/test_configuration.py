@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.support.paths import EXAMPLE
 
-from trtllm_truss.dynamo import check_configuration, is_on_the_network, local_addresses
+from trtllm_dynamo.configuration import check_configuration, is_on_the_network, local_addresses
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_workbench.cli.main import main

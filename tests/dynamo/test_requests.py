@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from trtllm_dynamo.requests import read_request, to_chunk
 from trtllm_truss.cli.main import USAGE_STATUS, main
-from trtllm_truss.dynamo import read_request, to_chunk
 from trtllm_truss.errors import RequestError
 from trtllm_truss.requests import (
     REST_OF_CONTEXT,

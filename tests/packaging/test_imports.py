@@ -14,7 +14,9 @@ from tests.support.paths import ROOT
 
 PACKAGE, WORKBENCH = ROOT / "packages/trtllm_truss", ROOT / "workbench/trtllm_workbench"
 BACKENDS, BUILDER = ROOT / "packages/trtllm_backends", ROOT / "packages/trtllm_builder"
+DYNAMO = ROOT / "packages/trtllm_dynamo"
 OWN = {
+    "trtllm_dynamo",
     "trtllm_truss",
     "trtllm_builder",
     "trtllm_backends",
@@ -44,7 +46,6 @@ EXTRAS = {
     "cli/serve.py": "serve",
     "cli/http_connection.py": "serve",
     "cli/truss_verdict.py": "serve",  # asked where it is installed
-    "dynamo": "dynamo",
 }
 """Parts of the package that work with an extra only."""
 
@@ -128,7 +129,8 @@ def test_the_package_imports_its_requirements() -> None:
     parts += [(PACKAGE / part, names) for part, names in GIVEN.items()]
     parts += [(BACKENDS, TRITON_PYTHON), (BACKENDS / "openvino_genai", set(of_extra("serve")))]
     parts += [(BUILDER / part, set(of_extra(extra))) for part, extra in BUILDER_EXTRAS.items()]
-    folders = (PACKAGE, BACKENDS, BUILDER, WORKBENCH)
+    parts += [(DYNAMO, set(of_extra("dynamo")))]
+    folders = (PACKAGE, BACKENDS, BUILDER, DYNAMO, WORKBENCH)
     for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         more = (names for part, names in parts if file.is_relative_to(part))
         wrong |= undeclared(file, set(core).union(*more))

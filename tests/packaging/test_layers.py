@@ -32,7 +32,7 @@ LAYERS = [
     *("protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("configuration", "endpoints", "dynamo", "cli"),
+    *("configuration", "endpoints", "cli"),
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),
@@ -149,11 +149,13 @@ class Tree:
 
 
 BUILDER_LAYERS = ["converters", "commands", "gguf_conversion", "publishing", "plan", "jobs", "run"]
+DYNAMO_LAYERS = ["configuration", "cached_blocks", "requests", "worker", "dynamo"]
 SERVER = Tree(ROOT / "packages/trtllm_truss", LAYERS)
 BACKENDS = Tree(ROOT / "packages/trtllm_backends", BACKEND_LAYERS)
 BUILDER = Tree(ROOT / "packages/trtllm_builder", BUILDER_LAYERS)
 WORKBENCH = Tree(ROOT / "workbench/trtllm_workbench", WORKBENCH_LAYERS)
-TREES = [SERVER, BACKENDS, BUILDER, WORKBENCH]
+DYNAMO = Tree(ROOT / "packages/trtllm_dynamo", DYNAMO_LAYERS)
+TREES = [SERVER, BACKENDS, BUILDER, DYNAMO, WORKBENCH]
 
 each_tree = pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.root.name)
 
@@ -219,8 +221,13 @@ def test_what_runs_in_triton_uses_little_of_the_server() -> None:
 
 
 def test_nothing_imports_what_runs_in_triton() -> None:
-    others = [*SERVER.modules, *BUILDER.modules, *WORKBENCH.modules]
+    others = [*SERVER.modules, *BUILDER.modules, *DYNAMO.modules, *WORKBENCH.modules]
     assert not [file for file in others if BACKENDS.imported(file)]
+
+
+def test_nothing_imports_the_worker_of_dynamo() -> None:
+    others = [*SERVER.modules, *BACKENDS.modules, *BUILDER.modules, *WORKBENCH.modules]
+    assert not [file for file in others if DYNAMO.imported(file)]
 
 
 def test_the_builder_is_used_by_commands_and_a_start() -> None:

@@ -25,12 +25,7 @@ from trtllm_workbench.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packages/trtllm_truss"
-PACKAGES = (
-    PACKAGE,
-    ROOT / "packages/trtllm_backends",
-    ROOT / "packages/trtllm_builder",
-    ROOT / "workbench/trtllm_workbench",
-)
+PACKAGES = (*sorted(ROOT.glob("packages/trtllm_*")), ROOT / "workbench/trtllm_workbench")
 FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOLDERS = "packages|workbench|tests|tools|benchmarks|model|data|examples"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from trtllm_dynamo.requests import read_request
 from trtllm_truss.decoding import Decoding, meant
-from trtllm_truss.dynamo import read_request
 from trtllm_truss.protocols.lmi import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat, parse_completion

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from keyword import iskeyword
 from typing import NoReturn
 
@@ -24,14 +25,17 @@ USAGE_STATUS = 2
 Commands = Mapping[str, Mapping[str, str]]
 """Summaries of commands by name, by the package that has their modules."""
 
+_HAS_DYNAMO = find_spec("trtllm_dynamo") is not None
+"""Not in a folder that `init` writes."""
+
 SERVER_COMMANDS: Commands = {
     __package__: {
         "serve": "run the Truss in a server of its own, as a container does",
-        "dynamo": "serve as a worker of NVIDIA Dynamo",
         "check": "verify everything that can be verified without a start",
         "render": "write the Triton model repository",
         "build": "build the engine from a checkpoint",
-    }
+    },
+    **({"trtllm_dynamo": {"dynamo": "serve as a worker of NVIDIA Dynamo"}} if _HAS_DYNAMO else {}),
 }
 
 

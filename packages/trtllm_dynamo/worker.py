@@ -37,7 +37,8 @@ from dynamo.llm.exceptions import (
 )
 from prometheus_client import REGISTRY
 
-from trtllm_truss.dynamo import CachedBlocks, read_request, to_chunk
+from trtllm_dynamo.cached_blocks import CachedBlocks
+from trtllm_dynamo.requests import read_request, to_chunk
 from trtllm_truss.errors import (
     DeadlineExceeded,
     EngineUnavailable,

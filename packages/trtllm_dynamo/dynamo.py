@@ -8,9 +8,9 @@ import os
 import signal
 from functools import partial
 
+from trtllm_dynamo.configuration import check_configuration, is_on_the_network, local_addresses
 from trtllm_truss.cli.common import add_truss_options, log_to_stderr
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.dynamo import check_configuration, is_on_the_network, local_addresses
 from trtllm_truss.endpoints.application import start_service
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import API_KEY_SECRET, MountedSecrets, read_environment
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     has_key = bool(environment.api_key) or API_KEY_SECRET in (config.get("secrets") or {})
     check_configuration(*load_configuration(config), has_key=has_key)
     try:
-        from trtllm_truss.dynamo.worker import WorkerOptions, run_worker
+        from trtllm_dynamo.worker import WorkerOptions, run_worker
     except ImportError as error:
         raise SettingsError(
             f"the runtime of Dynamo cannot be imported ({error}); install the extra: "
