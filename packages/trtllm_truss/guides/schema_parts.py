@@ -122,14 +122,15 @@ class References:
         return None if not named.keys().isdisjoint(unevaluated) else {**unevaluated, **named}
 
     def are_disjoint(self, schemas: Sequence[Any]) -> bool:
-        every = [self._followed(each) for each in schemas]
+        every = [self.followed(each) for each in schemas]
         return all(
             self._differ(one, other)
             for place, one in enumerate(every)
             for other in every[place + 1 :]
         )
 
-    def _followed(self, schema: Any) -> Any:
+    def followed(self, schema: Any) -> Any:
+        """Return what a reference names, through a hundred references at most."""
         for _ in range(_SHOWN_CHARACTERS):
             if not (isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str)):
                 break
@@ -138,7 +139,7 @@ class References:
 
     def _differ(self, one: Any, other: Any, level: int = 0) -> bool:
         """Return whether certainly no value fits both schemas."""
-        one, other = self._followed(one), self._followed(other)
+        one, other = self.followed(one), self.followed(other)
         if one is False or other is False:
             return True
         if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
