@@ -27,7 +27,7 @@ import numpy as np
 from gguf.utility import LocalTensor, SafetensorsLocal
 from numpy.typing import NDArray
 
-from trtllm_truss.engines.diagnostics import CONFIG_FILE
+from trtllm_truss.engines.engine_files import CONFIG_FILE
 from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.errors import ArtifactError
 

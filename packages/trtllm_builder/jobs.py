@@ -48,7 +48,7 @@ from trtllm_truss.engines.capacity import (
     keys_and_values,
     kv_cache_capacity,
 )
-from trtllm_truss.engines.diagnostics import CONFIG_FILE, parse_json
+from trtllm_truss.engines.engine_files import CONFIG_FILE
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import MANIFEST_FILE, read_manifest
 from trtllm_truss.engines.model_config import (
@@ -61,6 +61,7 @@ from trtllm_truss.engines.model_config import (
     without_code,
 )
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
+from trtllm_truss.json_files import parse_json
 from trtllm_truss.settings.build import Awq, Build
 from trtllm_truss.settings.model import Settings
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.local_requests import is_loopback
+from trtllm_truss.local_requests import LOOPBACK, is_loopback
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.settings.loading import API_KEY_SECRET
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.validation import shown
 
 _HOST_VARIABLES = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")

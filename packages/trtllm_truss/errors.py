@@ -148,6 +148,15 @@ class EngineUnavailable(TrussError):
     status = 503
 
 
+RETRY_AFTER_S = 5
+"""Asked of callers whose request may pass later: a restart takes longer, and a busy engine less."""
+
+
+def unavailable(message: str) -> EngineUnavailable:
+    """Build the error of an engine that is gone or going; a later retry can succeed."""
+    return EngineUnavailable(message, retry_after_s=RETRY_AFTER_S)
+
+
 class EngineBroken(EngineUnavailable):
     """The engine fails every request until it is restarted."""
 

@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
-from trtllm_truss.triton.server import LOOPBACK
+from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.validation import shown_name
 
 _HEADERS = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+LOOPBACK = "127.0.0.1"
 PREDICT = "/v1/models/model:predict"
 _RELOAD_PATH = "/hot-reload"
 _OPENAI_PATHS = "/v1/", "/tokenize", "/detokenize"

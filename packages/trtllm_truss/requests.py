@@ -16,6 +16,10 @@ REST_OF_CONTEXT = 2**31 - 1
 Language = Literal["json_schema", "regex", "ebnf_grammar"]
 """Names of the input `guided_decoding_guide_type`."""
 
+GUIDE_BYTES = "guide_bytes"
+"""Parameter of a Triton request: the memory of the compiled guide in bytes, as its check measured
+it. The CPU engine then does not check the guide itself."""
+
 
 class Guide(NamedTuple):
     """A constraint on the whole answer, except for its reasoning.

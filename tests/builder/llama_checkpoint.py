@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tests.support.smollm2 import TensorReader
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss.gguf import read_metadata
 from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
 
 Weights = dict[str, NDArray[np.float32]]

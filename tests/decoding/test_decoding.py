@@ -12,7 +12,8 @@ from tritonclient.grpc import service_pb2
 from trtllm_truss.decoding import GREEDY, LEAST_TEMPERATURE, Decoding, in_runtime, inputs_for, meant
 from trtllm_truss.releases import holds
 from trtllm_truss.request_fields import SAMPLING, Sampling
-from trtllm_truss.triton.client.tensors import EngineInputs, EngineRequest, encode_request
+from trtllm_truss.triton.client.engine_messages import EngineRequest
+from trtllm_truss.triton.client.tensors import EngineInputs, encode_request
 
 RELEASES = (
     *("0.7.1", "0.8.0", "0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0"),

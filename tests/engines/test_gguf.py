@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.support.gguf_writer import Typed, header
 from tests.text.tokenizer_zoo import smollm2_file
 
-from trtllm_truss.engines import gguf
-from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss import gguf
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.gguf import read_metadata
 
 METADATA = {
     "general.name": "Größe 日本",

@@ -27,7 +27,7 @@ from trtllm_truss.requests import (
 )
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 
 def asked(**fields: Any) -> GenerationRequest:

@@ -25,7 +25,7 @@ from trtllm_truss.text.tokenizer_files import TokenizerParts
 from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.tool_format import write_call
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 FAMILIES = {
     "deepseek_r1": "deepseek_v3",

@@ -31,7 +31,7 @@ from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 from trtllm_truss.triton.model_repository import (
     InstanceCounts,
     render_native_models,

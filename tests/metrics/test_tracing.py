@@ -30,7 +30,7 @@ from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable, SettingsError
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.tracing import CallSpan, Tracing, all_spans, encoded, open_tracing
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLER = {"traceparent": f"00-{TRACE_ID}-{CALLERS_SPAN}-01", "tracestate": "vendor=x"}

@@ -1,66 +1,101 @@
-"""The layers: a package imports only packages above it."""
+"""The layers: a package imports only earlier ones, and there are no circles."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 from tests.support.paths import ROOT
 
 LAYERS = [
-    *(
-        "errors",
-        "mpi_job",
-        "literals",
-        "yaml_files",
-        "secret_variables",
-        "releases",
-        "validation",
-        "request_fields",
-        "decoding",
-        "requests",
-        "status",
-    ),
-    *("settings", "guard", "local_requests", "truss_application"),
-    *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
-    *("processes", "connections", "guides", "machine"),
-    *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-    *("exposition", "guides.validator", "conversation", "text", "tool_calls"),
-    *("tracing", "metrics", "inference", "serving"),
-    *("protocols", "protocols.conversation"),
-    *("protocols.openai", "protocols.predict", "protocols.lmi"),
-    "protocols.responses",
-    "protocols.messages",
-    *("configuration", "endpoints", "cli"),
+    *("errors", "mpi_job", "literals", "yaml_files", "secret_variables", "releases", "validation"),
+    *("request_fields", "decoding", "requests", "status", "json_files", "gguf"),
+    *("local_requests", "truss_application", "settings", "guard"),
+    *("artifacts", "processes", "connections", "engines", "machine"),
+    *("conversation", "text", "tool_calls", "guides", "triton"),
+    *("exposition", "tracing", "metrics", "inference", "serving"),
+    *("protocols", "configuration", "endpoints", "cli"),
 ]
-WORKBENCH_LAYERS = [
-    *("importers", "scaffold", "console"),
-    *("selftest.calls", "selftest.served_model", "selftest.answer_checks"),
-    *("selftest.spawning", "selftest", "cli"),
-]
+"""Packages and modules of the top level, those below first; each imports earlier ones only."""
+
+WORKBENCH_LAYERS = ["importers", "scaffold", "console", "selftest", "cli"]
 OFFERED = {
     "importers": {
-        *("errors", "literals", "yaml_files", "releases", "settings", "validation"),
-        *("engines.checkpoint", "triton.model_repository"),
+        *(
+            "errors",
+            "literals",
+            "yaml_files",
+            "releases",
+            "validation",
+            "settings",
+        ),
+        *(
+            "engines",
+            "triton",
+        ),
     },
     "scaffold": {
-        *("errors", "releases", "settings", "artifacts", "serving", "cli"),
-        *("engines", "engines.compiled", "engines.checkpoint", "configuration", "text", ""),
+        *(
+            "",
+            "errors",
+            "releases",
+            "json_files",
+            "settings",
+            "artifacts",
+        ),
+        *(
+            "engines",
+            "text",
+            "serving",
+            "configuration",
+            "cli",
+        ),
     },
-    "console": {
-        *("errors", "exposition", "settings", "guard", "status", "local_requests", "triton.server"),
-    },
+    "console": {"errors", "status", "local_requests", "settings", "guard", "exposition"},
     "selftest": {
-        *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
-        *("engines", "configuration", ""),
-        *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-        *("exposition", "serving", "status"),
+        *(
+            "",
+            "errors",
+            "releases",
+            "request_fields",
+            "status",
+            "local_requests",
+        ),
+        *(
+            "settings",
+            "processes",
+            "engines",
+            "machine",
+            "text",
+            "triton",
+        ),
+        *(
+            "exposition",
+            "serving",
+            "configuration",
+        ),
     },
     "cli": {
-        *("errors", "literals", "settings", "processes", "machine", "triton.server"),
-        *("engines", "configuration", "cli", "status", "local_requests"),
-        "validation",
+        *(
+            "errors",
+            "literals",
+            "validation",
+            "status",
+            "local_requests",
+            "settings",
+        ),
+        *(
+            "processes",
+            "engines",
+            "machine",
+            "triton",
+            "configuration",
+            "cli",
+        ),
     },
 }
 """The parts of the server that each part of the workbench uses.
@@ -94,7 +129,7 @@ IN_TRITON = {
     "tensors": {"errors", "literals"},
     "token_model": _OF_TOKENS,
     "llm_api": {*_OF_TOKENS, "engines", "mpi_job", "processes"},
-    "openvino_genai": {*_OF_TOKENS, "engines"},
+    "openvino_genai": {*_OF_TOKENS, "engines", "gguf"},
     "triton_native": {
         "decoding",
         "errors",
@@ -122,7 +157,7 @@ class Tree:
 
     Args:
         root: its folder.
-        layers: its modules and packages, those above first.
+        layers: its modules and packages of the top level, those below first.
     """
 
     def __init__(self, root: Path, layers: list[str]) -> None:
@@ -138,7 +173,9 @@ class Tree:
         return ".".join(parts)
 
     def layer_of(self, name: str) -> str | None:
-        return next((part for part in ancestors(name) if part in self.layers), None)
+        """Return the package of the top level; None for the entries."""
+        package = name.partition(".")[0]
+        return package if package in self.layers else None
 
     def imported(self, module: Path) -> set[str]:
         """Return the modules of this tree that a module of any tree imports."""
@@ -166,6 +203,7 @@ def ancestors(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
+@cache
 def imports(module: Path) -> set[str]:
     """Return the dotted names that a module imports."""
     names: set[str] = set()
@@ -183,8 +221,8 @@ def upward_imports(tree: Tree, module: Path) -> set[str]:
     if (layer := tree.layer_of(name)) is None:
         return set()
     else:
-        above = set(tree.layers[: tree.layers.index(layer) + 1])
-        wrong = {other for other in imported - {""} if tree.layer_of(other) not in above}
+        below = set(tree.layers[: tree.layers.index(layer) + 1])
+        wrong = {other for other in imported - {""} if tree.layer_of(other) not in below}
     return wrong | {
         other
         for other in imported
@@ -194,17 +232,48 @@ def upward_imports(tree: Tree, module: Path) -> set[str]:
 
 @each_tree
 def test_every_package_has_a_layer(tree: Tree) -> None:
-    bare = tree.packages & {"", "triton"}
-    assert tree.packages - bare == set(tree.layers) & tree.packages
-    assert set(tree.layers) <= tree.names
-    without = {name for name in tree.names if tree.layer_of(name) is None}
-    assert without == bare | (ENTRIES & tree.names)
+    assert {name.partition(".")[0] for name in tree.names} - ENTRIES == {*tree.layers}
 
 
 @each_tree
 def test_imports_point_one_way(tree: Tree) -> None:
     found = {tree.dotted(module): upward_imports(tree, module) for module in tree.modules}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+@each_tree
+def test_packages_import_each_other_in_no_circle(tree: Tree) -> None:
+    graph: dict[str, set[str]] = {}
+    for module in tree.modules:
+        names = (tree.dotted(module), *tree.imported(module))
+        package, *others = (name.partition(".")[0] for name in names)
+        graph.setdefault(package, set()).update(set(others) - {package, ""})
+    assert circle_of(graph) == []
+
+
+@each_tree
+def test_modules_import_each_other_in_no_circle(tree: Tree) -> None:
+    """Imports for types count, and a package's own module does not."""
+    graph = {
+        name: tree.imported(module) - tree.packages - {name}
+        for module in tree.modules
+        if (name := tree.dotted(module)) not in tree.packages
+    }
+    assert circle_of(graph) == []
+
+
+def circle_of(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return the names along a circle; none without one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [*error.args[1]]
+    return []
+
+
+def test_a_circle_is_found() -> None:
+    assert sorted({*circle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})}) == ["a", "b", "c"]
+    assert circle_of({"a": {"b"}, "b": {"c"}}) == []
 
 
 def test_the_server_does_not_import_the_workbench() -> None:

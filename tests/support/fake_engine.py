@@ -19,7 +19,7 @@ from trtllm_truss.releases import CacheReport
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.tracing import Tracing
-from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError
 """A text or ids, sent at once; seconds of silence; or the error that ends the answer."""

@@ -15,7 +15,7 @@ import numpy as np
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss.gguf import read_metadata
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
 

@@ -22,7 +22,7 @@ from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.processes.process_guard import _env_makers, all_pids, marked_processes
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import Launch, launcher, server_environment
 from trtllm_truss.triton.server.process import ServerProcess

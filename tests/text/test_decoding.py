@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.text.tokenizer_zoo import SPECIAL, tokenizer_of
 from tokenizers import Regex, Tokenizer, decoders, models
 
-from trtllm_truss.text.text_stream import choose_decoding
+from trtllm_truss.text.decoding import choose_decoding
 
 TOKENS = [
     *SPECIAL, "", " ", "  ", "▁", "▁▁", "▁a", "a", "aa", "b▁", "##b", "b</w>", "</w>", ".", "n't",

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tests.text.strategies import id_lists, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
-from trtllm_truss.text.text_stream import StopWords, TextStream
+from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.text_stream import TextStream
 from trtllm_truss.text.tokenizer import StopWordIds
 
 words = st.one_of(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.text.strategies import common_start, cuts, pieces
 
-from trtllm_truss.text.text_stream import StopWordMatcher, StopWords
+from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
 
 letters = st.text("abc", max_size=30)
 words = st.lists(st.text("abc", min_size=1, max_size=6), max_size=5)

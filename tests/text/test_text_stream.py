@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.text.strategies import cuts, id_lists, pieces, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
-from trtllm_truss.text.text_stream import Piece, StopWords, TextStream, TokenStream, TokenText
+from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.text_stream import Piece, TextStream, TokenStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 options = st.fixed_dictionaries(

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.serving.preparation import write_tokenizer_info
 from trtllm_truss.text import tokenizer_files
-from trtllm_truss.text.text_stream import LibraryPanic
+from trtllm_truss.text.decoding import LibraryPanic
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.text.tokenizer_files import MAX_ADDED_TOKENS, growth
 

@@ -26,8 +26,8 @@ from openvino import opset13, opset15
 from openvino.utils.node_factory import NodeFactory
 
 from trtllm_backends.token_model.request import Sampling, TensorRequest
-from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.gguf import read_metadata
 from trtllm_truss.guides.compiler_worker import NOTHING_ALLOWED
 from trtllm_truss.literals import token_bytes
 from trtllm_truss.requests import Guide, Language

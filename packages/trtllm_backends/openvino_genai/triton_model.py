@@ -14,7 +14,7 @@ from trtllm_backends.tensors import Tensors
 from trtllm_backends.token_model.request import read_request
 from trtllm_backends.token_model.responses import ResponseSender
 from trtllm_backends.token_model.triton import TokenModel
-from trtllm_truss.guides.guide import GUIDE_BYTES
+from trtllm_truss.requests import GUIDE_BYTES
 
 logger = logging.getLogger(__package__)
 

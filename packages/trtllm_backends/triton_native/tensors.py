@@ -19,7 +19,8 @@ from trtllm_backends.tensors import (
     repair_reading,
 )
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.text.text_stream import StopWords, TextStream
+from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.text_stream import TextStream
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.triton.client.tensors import pack_texts
 

@@ -29,7 +29,6 @@ from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.conversation.probing import Answer
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import (
     check_compatibility,
@@ -38,6 +37,7 @@ from trtllm_truss.engines.kinds import (
     with_settings,
 )
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
+from trtllm_truss.gguf import GGUF_SUFFIX
 from trtllm_truss.machine.describe import (
     Machine,
     check_jinja,

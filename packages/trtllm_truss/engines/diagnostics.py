@@ -1,21 +1,10 @@
-"""Diagnostics, a mismatch and its remedy in one message, and the files of an engine's folder.
-
-The files are JSON, read through pydantic models, and unusable ones.
-"""
+"""A mismatch and its remedy in one message."""
 
 from __future__ import annotations
 
 import enum
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-
-from trtllm_truss.errors import ArtifactError
-from trtllm_truss.validation import broken_rule, dotted_path, shown
 
 _SHOWN_NAMES = 4
 
@@ -54,95 +43,3 @@ def warning(code: str, message: str) -> Diagnostic:
 def shortlist(names: Sequence[str]) -> str:
     shown, more = ", ".join(names[:_SHOWN_NAMES]), len(names) - _SHOWN_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-CONFIG_FILE = "config.json"
-WEIGHTS_SUFFIX = ".safetensors"
-INT32_MAX = 2**31 - 1  # the runtime reads sizes as 32-bit integers
-MAX_LAYERS = 4096
-MAX_VOCABULARY = 1 << 22
-"""Limits of the numbers whose size decides the length of a list."""
-
-Size = Annotated[int, Field(ge=1, le=INT32_MAX)]
-Text = Annotated[str, Field(min_length=1, max_length=256)]
-PluginFlag = Annotated[bool, BeforeValidator(lambda value: value is not False)]
-"""True for a plugin that is built in: its value is then a type such as ``float16``."""
-
-_SHOWN_BYTES = 20
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_REMEDY = "take the file from the build's output."
-
-
-class JsonObject(BaseModel):
-    """The declared fields of a JSON object; others are ignored, and null counts as absent."""
-
-    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True, defer_build=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        return {name: value for name, value in values.items() if value is not None}
-
-
-Model = TypeVar("Model", bound=JsonObject)
-
-
-def parse_json(file: str, content: bytes) -> object:
-    """Parse a JSON file.
-
-    Raises:
-        ArtifactError: the content is not valid JSON.
-    """
-    try:
-        parsed: object = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        if content.lstrip().startswith(b"<"):
-            beginning = shown(content.lstrip()[:_SHOWN_BYTES].decode("utf-8", "replace"))
-            raise ArtifactError(
-                f"{file} begins with {beginning}: it is a web page, not the file; fetch it again."
-            ) from None
-        raise ArtifactError(f"{file} is not valid JSON ({error}); fetch it again.") from None
-    return parsed
-
-
-def json_object(file: str, content: object) -> Mapping[str, Any]:
-    """Return a parsed file whose top level is an object.
-
-    Raises:
-        ArtifactError: it is something else.
-    """
-    if not isinstance(content, Mapping):
-        raise ArtifactError(f"{file} is not a JSON object; {_REMEDY}")
-    return content
-
-
-def read_model(model: type[Model], file: str, content: Mapping[str, Any]) -> Model:
-    """Validate a parsed file.
-
-    Raises:
-        ArtifactError: a field is missing, of the wrong type or out of range.
-    """
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
-    path = dotted_path(finding["loc"])
-    if finding["type"] == "missing":
-        raise ArtifactError(
-            f"{file} has no {path}; it is not the one that TensorRT-LLM's builder writes beside "
-            f"the engine: {_REMEDY}"
-        )
-    raise ArtifactError(f"{file}: {broken_rule(finding, path)}; {_REMEDY}")
-
-
-def refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int], suffixes: tuple[str, ...]) -> None:
-    """Raise ArtifactError if a file of the top folder is a pointer of Git LFS."""
-    for name in sizes:
-        if "/" not in name and name.endswith(suffixes):
-            with (folder / name).open("rb") as file:
-                if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                    raise ArtifactError(
-                        f"{name} is a Git LFS pointer; run `git lfs pull` in the repository."
-                    )

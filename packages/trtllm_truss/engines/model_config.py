@@ -25,15 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source
-from trtllm_truss.engines.diagnostics import (
-    CONFIG_FILE,
-    INT32_MAX,
-    MAX_LAYERS,
-    MAX_VOCABULARY,
-    parse_json,
-)
+from trtllm_truss.engines.engine_files import CONFIG_FILE, MAX_LAYERS, MAX_VOCABULARY
 from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.json_files import INT32_MAX, parse_json
 from trtllm_truss.releases import read_table
 from trtllm_truss.validation import shown
 

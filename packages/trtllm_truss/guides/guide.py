@@ -26,10 +26,6 @@ from trtllm_truss.requests import Guide
 
 MAX_CHARACTERS = 1 << 16
 
-GUIDE_BYTES = "guide_bytes"
-"""Parameter of a Triton request: the memory of the compiled guide in bytes, as its check measured
-it. The CPU engine then does not check the guide itself."""
-
 
 class GuideFault(ValueError):
     """The guide is invalid; the message has the reason and starts with "it"."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.errors import InvalidRequest, QueueFull
+from trtllm_truss.errors import RETRY_AFTER_S, InvalidRequest, QueueFull, unavailable
 from trtllm_truss.guides.compiler_worker import GuideVerdict
 from trtllm_truss.guides.guide import (
     MAX_CHARACTERS,
@@ -41,7 +41,6 @@ from trtllm_truss.processes.child import Child
 from trtllm_truss.releases import holds
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 
 logger = logging.getLogger(__name__)
 

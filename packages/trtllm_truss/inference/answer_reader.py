@@ -28,7 +28,7 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.text_stream import TextStream, TokenStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import ResponseStream
-from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 
 _MIN_LOG_PROB = -9999.0
 """Replaces minus infinity, which JSON cannot represent; OpenAI's API uses the same value."""

@@ -21,7 +21,7 @@ from trtllm_truss.guides.guide import CheckedGuide
 from trtllm_truss.guides.validator import GuideGate
 from trtllm_truss.inference.tokenization import EncodedPrompt, prompt_field
 from trtllm_truss.requests import GenerationRequest, Guide
-from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWords
+from trtllm_truss.text.stop_words import NO_STOP_WORDS, StopWords
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 
 MAX_ECHOED_CHARACTERS = 8 << 20

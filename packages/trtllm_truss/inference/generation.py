@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.errors import EngineUnavailable, InvalidRequest
+from trtllm_truss.errors import EngineUnavailable, InvalidRequest, unavailable
 from trtllm_truss.guides.validator import GuideGate, GuideValidator, kept_guides_for
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat, Slot
 from trtllm_truss.inference.answer_reader import (
@@ -47,8 +47,7 @@ from trtllm_truss.requests import (
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import ResponseStream, TritonClient
-from trtllm_truss.triton.client.failures import unavailable
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace

@@ -28,8 +28,8 @@ from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import GRAMMAR_LIBRARY, GUIDES
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 from trtllm_truss.triton.client.logits import logits_in_memory
-from trtllm_truss.triton.client.tensors import EngineRequest
 from trtllm_truss.validation import is_unicode
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from trtllm_truss.requests import ReasoningWords
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 _SPACE = " \t\r\n"
 _SUFFIX = "-answer"

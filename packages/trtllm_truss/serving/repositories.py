@@ -22,8 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Listing, Source, has_sha256, named, select_tokenizer
-from trtllm_truss.engines.diagnostics import CONFIG_FILE, Diagnostic, shortlist, warning
+from trtllm_truss.engines.diagnostics import Diagnostic, shortlist, warning
 from trtllm_truss.engines.engine import Engine, Placement
+from trtllm_truss.engines.engine_files import CONFIG_FILE
 from trtllm_truss.engines.kinds import find_engine, inspect_files
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.errors import ArtifactError

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from trtllm_truss.errors import TritonError
+from trtllm_truss.errors import TritonError, unavailable
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.processes.limits import is_out_of_files
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import ServiceStatus
-from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.client.client import Trial
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 _TOKENS = 3
 _SAMPLED = Sampling(temperature=1.0, top_p=0.9)

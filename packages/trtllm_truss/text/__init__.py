@@ -2,8 +2,8 @@
 
 A folder (or a GGUF file) becomes a `tokenizer.TextTokenizer`, which turns prompts and chat messages
 into ids. Ids from the engine run through one `text_stream.TextStream` per request: a
-`text_stream.Decoding` turns ids into text as early as it is certain, and a
-`text_stream.StopWordMatcher` ends that text just before a stop word.
+`decoding.Decoding` turns ids into text as early as it is certain, and a
+`stop_words.StopWordMatcher` ends that text just before a stop word.
 
 The package guarantees, and its tests check over real tokenizers, random ids and random cuts: the
 joined deltas equal the tokenizer's decoding of all ids, to the byte; and a stop word is found

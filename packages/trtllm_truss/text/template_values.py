@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from jinja2 import TemplateError, filters, pass_environment, pass_eval_context
+from jinja2 import Environment, TemplateError, filters, pass_environment, pass_eval_context
 from jinja2.exceptions import SecurityError
 from jinja2.nodes import EvalContext
 from jinja2.runtime import LoopContext, markup_join
@@ -38,10 +38,15 @@ from trtllm_truss.text.template_limits import (
     require_width,
 )
 
-if TYPE_CHECKING:
-    from trtllm_truss.text.sandbox import Sandbox
-
 Function = Callable[..., Any]
+
+
+class Attributes(Protocol):
+    """The part of the sandbox that filters need."""
+
+    def attribute(self, obj: Any, name: str) -> Any:
+        """Return an attribute that is listed, and no item."""
+
 
 _MAX_DEPTH = 64
 """Of a body of JSON."""
@@ -289,7 +294,7 @@ def concatenated(context: EvalContext, *values: Any) -> str:
 
 
 @pass_environment
-def _attribute(environment: Sandbox, value: Any, name: Any) -> Any:
+def _attribute(environment: Attributes, value: Any, name: Any) -> Any:
     return environment.attribute(value, as_text(name))
 
 
@@ -383,7 +388,7 @@ def _safe(value: Any) -> Markup:
 
 
 @pass_environment
-def _summed(environment: Sandbox, items: Any, attribute: Any = None, start: Any = 0) -> Any:
+def _summed(environment: Environment, items: Any, attribute: Any = None, start: Any = 0) -> Any:
     if attribute is not None:
         items = map(filters.make_attrgetter(environment, attribute), items)
     for item in items:

@@ -15,11 +15,11 @@ from jinja2 import TemplateError
 from trtllm_truss.artifacts.listing import select_tokenizer
 from trtllm_truss.conversation.templates import ModelTemplates, with_remedy
 from trtllm_truss.conversation.writing import CallWriter, Written, write_as_json
-from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
+from trtllm_truss.gguf import GGUF_SUFFIX
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens, MisfitMessages
+from trtllm_truss.text.decoding import Decoding, LibraryPanic, choose_decoding, panics_as_errors
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S, TemplateLimitError
-from trtllm_truss.text.text_stream import Decoding, LibraryPanic, choose_decoding, panics_as_errors
 from trtllm_truss.text.tokenizer_files import (
     TokenizerParts,
     read_gguf_tokenizer,

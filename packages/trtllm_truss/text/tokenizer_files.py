@@ -35,9 +35,9 @@ from tokenizers import (
     processors,
 )
 
-from trtllm_truss.engines.diagnostics import INT32_MAX, JsonObject
-from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.gguf import read_metadata
+from trtllm_truss.json_files import INT32_MAX, JsonObject
 from trtllm_truss.text.tokenizer_conversion import convert_tokenizer
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
 

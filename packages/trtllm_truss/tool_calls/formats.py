@@ -13,10 +13,10 @@ from trtllm_truss.tool_calls.emitter import Emitter
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.grammars import MAX_NAME, NAME, Grammar, Region, close_calls
 from trtllm_truss.tool_calls.source import Malformed, Parse, Source, markers_of
-from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat
+from trtllm_truss.tool_calls.tool_format import CallGuide, FurtherReasoning, ToolFormat
 
 if TYPE_CHECKING:
-    from trtllm_truss.tool_calls.reasoning import ReasoningFormat
+    pass
 
 _CONTROL_WORD = re.compile(r'<[^="]+>|\[[A-Z_]+\]|\]<\][^"]+')
 """Markers that are control words: `<tool_call>`, `[ARGS]`; `functools`, `<function=` are text."""
@@ -81,7 +81,7 @@ class MarkerFormat(ToolFormat):
         return next(filter(None, found), [])
 
     def parse(
-        self, source: Source, emitter: Emitter, reasoning: ReasoningFormat | None = None
+        self, source: Source, emitter: Emitter, reasoning: FurtherReasoning | None = None
     ) -> Parse[None]:
         """Read text and calls to the end."""
         starts = reasoning.restarts if reasoning else ()

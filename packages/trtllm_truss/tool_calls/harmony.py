@@ -12,7 +12,7 @@ from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.grammars import Region, close_calls
 from trtllm_truss.tool_calls.reasoning import FindCalls, ReasoningFormat
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source
-from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat, guide_each
+from trtllm_truss.tool_calls.tool_format import CallGuide, FurtherReasoning, ToolFormat, guide_each
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -74,7 +74,7 @@ class HarmonyFormat(ToolFormat):
         self,
         source: Source,
         emitter: Emitter,
-        reasoning: ReasoningFormat | None = None,
+        reasoning: FurtherReasoning | None = None,
         *,
         to_text: bool = False,
     ) -> Parse[None]:

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from trtllm_truss.tool_calls.emitter import Emitter
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.source import Parse, Source
-
-if TYPE_CHECKING:
-    from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 
 Schema = dict[str, Any]
 
@@ -135,6 +132,17 @@ def _rooted(schema: Schema, root: str) -> tuple[Schema, bool]:
     return rooted, has_references
 
 
+class FurtherReasoning(Protocol):
+    """The part of a format of reasoning that a format of calls needs, to read reasoning between."""
+
+    @property
+    def restarts(self) -> tuple[str, ...]:
+        """Words that begin further reasoning."""
+
+    def read_block(self, source: Source, emitter: Emitter) -> Parse[None]:
+        """Read reasoning, whose first word is read."""
+
+
 class ToolFormat(ABC):
     """A way of writing tool calls."""
 
@@ -172,7 +180,7 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def parse(
-        self, source: Source, emitter: Emitter, reasoning: ReasoningFormat | None = None
+        self, source: Source, emitter: Emitter, reasoning: FurtherReasoning | None = None
     ) -> Parse[None]:
         """Read text and calls to the end.
 

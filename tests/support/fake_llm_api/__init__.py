@@ -22,7 +22,7 @@ import yaml
 from tests.support.paths import EXAMPLE, SUPPORT
 from tests.support.truss_process import Served
 
-from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss.gguf import read_metadata
 from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
 
 VERSIONS = ("1.2.1", "1.3.0")

@@ -19,8 +19,8 @@ from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
 from trtllm_truss.triton.client.client import Trial, TritonClient, is_ready, warm_up
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 
 
 @pytest.fixture

@@ -12,15 +12,10 @@ from tests.support.fake_tensorrtllm.known_model import log_probs_after, logits_a
 
 from trtllm_truss.errors import InternalError, InvalidRequest
 from trtllm_truss.triton.client.client import ResponseStream, TritonClient
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest, Logits
 from trtllm_truss.triton.client.grpc_connection import GrpcCall
-from trtllm_truss.triton.client.logits import LARGE_BYTES, Logits, cut_large, with_log_probs
-from trtllm_truss.triton.client.tensors import (
-    EngineChunk,
-    EngineInputs,
-    EngineRequest,
-    decode_response,
-    encode_request,
-)
+from trtllm_truss.triton.client.logits import LARGE_BYTES, cut_large, with_log_probs
+from trtllm_truss.triton.client.tensors import EngineInputs, decode_response, encode_request
 from trtllm_truss.triton.protobuf import service_pb2
 
 VOCABULARY, WIDTH = 1000, 1008

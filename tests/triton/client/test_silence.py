@@ -8,8 +8,8 @@ import pytest
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 from trtllm_truss.triton.client.failures import StatusCode
-from trtllm_truss.triton.client.tensors import EngineRequest
 
 
 class Connection:

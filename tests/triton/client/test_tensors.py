@@ -8,10 +8,9 @@ from tritonclient.grpc import service_pb2
 from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (
-    EngineChunk,
     EngineInputs,
-    EngineRequest,
     decode_response,
     encode_request,
     encode_stop,

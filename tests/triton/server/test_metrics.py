@@ -21,7 +21,7 @@ from trtllm_truss import exposition
 from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.exposition import TritonMetrics, fetch_metrics
 from trtllm_truss.triton.client.client import Trial, warm_up
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 CHANGING = ("nv_cpu_", "nv_gpu_")

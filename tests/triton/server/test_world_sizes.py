@@ -24,7 +24,7 @@ from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 from trtllm_truss.triton.server import command, process
 from trtllm_truss.triton.server.command import free_ports
 from trtllm_truss.triton.server.process import ServerProcess, State

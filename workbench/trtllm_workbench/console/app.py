@@ -21,9 +21,8 @@ import uvicorn
 
 from trtllm_truss.errors import EngineUnavailable, SettingsError
 from trtllm_truss.guard import REFUSAL, BodyGuard
-from trtllm_truss.local_requests import LocalGuard
+from trtllm_truss.local_requests import LOOPBACK, LocalGuard
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton.server import LOOPBACK
 from trtllm_workbench.console.pulse import Pulse
 
 if TYPE_CHECKING:

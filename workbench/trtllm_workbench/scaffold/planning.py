@@ -23,7 +23,7 @@ from trtllm_truss.cli.baseten import (
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.compiled.engine import CompiledEngine
-from trtllm_truss.engines.diagnostics import Diagnostic, error, parse_json
+from trtllm_truss.engines.diagnostics import Diagnostic, error
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import (
     BaseImage,
@@ -36,6 +36,7 @@ from trtllm_truss.engines.host import (
 from trtllm_truss.engines.kinds import check_compatibility, open_adapters, with_settings
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.json_files import parse_json
 from trtllm_truss.releases import holds
 from trtllm_truss.serving.preparation import (
     cache_capacity,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.exposition import parse_metrics
+from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import (
@@ -27,15 +28,10 @@ from trtllm_truss.triton.client.client import (
     call,
     order_stop,
 )
+from trtllm_truss.triton.client.engine_messages import EngineRequest
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.tensors import (
-    EngineInputs,
-    EngineRequest,
-    encode_request,
-    random_number,
-)
+from trtllm_truss.triton.client.tensors import EngineInputs, encode_request, random_number
 from trtllm_truss.triton.protobuf import service_pb2
-from trtllm_truss.triton.server import LOOPBACK
 
 PREDICT = "/v1/models/model:predict"
 READY = "/v1/models/model"

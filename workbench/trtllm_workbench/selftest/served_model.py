@@ -23,6 +23,7 @@ import trtllm_truss
 import trtllm_workbench
 from trtllm_truss import __version__
 from trtllm_truss.errors import StartupError, TrussError
+from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.processes.child import RUN_PREFIX, SHARED_MEMORY, Child
 from trtllm_truss.processes.process_guard import (
     descendants,
@@ -32,7 +33,6 @@ from trtllm_truss.processes.process_guard import (
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.server import LOOPBACK
 from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, HttpReply
 
 Figures = Mapping[str, Any]

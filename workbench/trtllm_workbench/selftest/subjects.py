@@ -27,12 +27,12 @@ from trtllm_builder.jobs import prepare_build
 from trtllm_builder.run import ensure_engine, run_command, step_environment
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.releases import FACTS, dotted, holds, rows_for
 from trtllm_truss.serving.preparation import open_engine, resolve_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.triton.server.command import unused_ports
 from trtllm_workbench.scaffold.documents import write_folder
 from trtllm_workbench.selftest.calls import DirectEngine

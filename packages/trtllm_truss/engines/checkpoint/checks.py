@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from trtllm_truss.engines.checkpoint.adapters import check_adapters
 from trtllm_truss.engines.checkpoint.arguments import CHUNKED, chunks, reuses, unused_keys
@@ -20,20 +20,40 @@ from trtllm_truss.engines.checkpoint.weights import (
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.host import IMAGES, HostInfo
-from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.model_config import Adapter, Checkpoint
 from trtllm_truss.releases import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
-
-if TYPE_CHECKING:
-    from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 
 _EXPERT_SIZES = ("moe_tensor_parallel_size", "moe_expert_parallel_size")
 _CLUSTERS = "moe_cluster_parallel_size"
 _NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
 
 
+class CompletedCheckpoint(Protocol):
+    """The part of a checkpoint's engine, completed by the settings, that the checks read."""
+
+    @property
+    def checkpoint(self) -> Checkpoint: ...
+    @property
+    def weight_format(self) -> WeightFormat: ...
+    @property
+    def llm_args(self) -> Mapping[str, Any]: ...
+    @property
+    def adapters(self) -> Sequence[Adapter]: ...
+    @property
+    def takes_adapters(self) -> bool: ...
+    @property
+    def tensor_parallelism(self) -> int: ...
+    @property
+    def pipeline_parallelism(self) -> int: ...
+    @property
+    def max_sequence_tokens(self) -> int: ...
+    @property
+    def max_beam_width(self) -> int: ...
+
+
 def check_checkpoint(
-    engine: CheckpointEngine, settings: Settings, host: HostInfo
+    engine: CompletedCheckpoint, settings: Settings, host: HostInfo
 ) -> Iterator[Diagnostic]:
     """Yield mismatches of a completed checkpoint."""
     checkpoint, weights = engine.checkpoint, engine.weight_format
@@ -132,7 +152,7 @@ def _weight_format(weights: WeightFormat, version: str | None) -> Iterator[Diagn
         )
 
 
-def _split(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnostic]:
+def _split(checkpoint: Checkpoint, engine: CompletedCheckpoint) -> Iterator[Diagnostic]:
     tensor, pipeline = engine.tensor_parallelism, engine.pipeline_parallelism
     whole = engine.llm_args.get("enable_attention_dp")
     uneven = []
@@ -165,7 +185,7 @@ def _split(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnos
         )
 
 
-def _experts(engine: CheckpointEngine) -> Iterator[Diagnostic]:
+def _experts(engine: CompletedCheckpoint) -> Iterator[Diagnostic]:
     arguments = engine.llm_args
     names = (*_EXPERT_SIZES, _CLUSTERS)
     given = {name: arguments[name] for name in names if arguments.get(name)}
@@ -180,7 +200,7 @@ def _experts(engine: CheckpointEngine) -> Iterator[Diagnostic]:
         )
 
 
-def _limits(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnostic]:
+def _limits(checkpoint: Checkpoint, engine: CompletedCheckpoint) -> Iterator[Diagnostic]:
     arguments, beams = engine.llm_args, engine.max_beam_width
     longest = checkpoint.positions
     if longest and engine.max_sequence_tokens > longest and not arguments.get("model_kwargs"):
@@ -197,7 +217,7 @@ def _limits(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagno
         )
 
 
-def _seeds(engine: CheckpointEngine, version: str | None) -> Iterator[Diagnostic]:
+def _seeds(engine: CompletedCheckpoint, version: str | None) -> Iterator[Diagnostic]:
     arguments = engine.llm_args
     if version is None or honours_seeds(version, arguments):
         return
@@ -210,7 +230,7 @@ def _seeds(engine: CheckpointEngine, version: str | None) -> Iterator[Diagnostic
     )
 
 
-def _combinations(engine: CheckpointEngine, version: str | None) -> Iterator[Diagnostic]:
+def _combinations(engine: CompletedCheckpoint, version: str | None) -> Iterator[Diagnostic]:
     """Yield what the operator turned on although TensorRT-LLM does not support it, or not yet."""
     arguments, checkpoint = engine.llm_args, engine.checkpoint
     reuse = (arguments.get("kv_cache_config") or {}).get("enable_block_reuse")

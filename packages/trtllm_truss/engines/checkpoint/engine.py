@@ -48,7 +48,7 @@ from trtllm_truss.engines.checkpoint.weights import (
     find_weights,
     weight_format,
 )
-from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic
+from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.engine import (
     FLAT,
     NO_EVENTS,
@@ -57,6 +57,7 @@ from trtllm_truss.engines.engine import (
     Placement,
     RankLauncher,
 )
+from trtllm_truss.engines.engine_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.host import (
     BaseImage,

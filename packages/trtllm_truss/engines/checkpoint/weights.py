@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.engines.diagnostics import WEIGHTS_SUFFIX, shortlist
+from trtllm_truss.engines.diagnostics import shortlist
+from trtllm_truss.engines.engine_files import WEIGHTS_SUFFIX
 from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint, Quantization
 from trtllm_truss.errors import ArtifactError

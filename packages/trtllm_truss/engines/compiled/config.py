@@ -27,19 +27,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from trtllm_truss.engines.diagnostics import (
-    CONFIG_FILE,
-    INT32_MAX,
-    MAX_LAYERS,
-    MAX_VOCABULARY,
-    JsonObject,
-    PluginFlag,
-    Size,
-    Text,
-    read_model,
-)
+from trtllm_truss.engines.engine_files import CONFIG_FILE, MAX_LAYERS, MAX_VOCABULARY, PluginFlag
 from trtllm_truss.engines.model_config import Quantization
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.json_files import INT32_MAX, JsonObject, Size, Text, read_model
 from trtllm_truss.releases import holds
 
 _OLD_TOKENS_PER_BLOCK = 64

@@ -30,15 +30,9 @@ from trtllm_truss.engines.compiled.config import (
     opened_ranks,
     parse_config,
 )
-from trtllm_truss.engines.diagnostics import (
-    CONFIG_FILE,
-    Diagnostic,
-    error,
-    json_object,
-    shortlist,
-    warning,
-)
+from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import ModelConfig, Placement, joined
+from trtllm_truss.engines.engine_files import CONFIG_FILE
 from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.host import (
     BaseImage,
@@ -54,6 +48,7 @@ from trtllm_truss.engines.host import (
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.engines.model_config import Adapter, Quantization, cache_bits
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.json_files import json_object
 from trtllm_truss.releases import REUSED_BLOCKS, CacheReport, holds, release, rows_for
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import PARAMETERS, RuntimeOptions

@@ -1,5 +1,6 @@
 """Requests to Triton over gRPC, and their streams of tokens.
 
-`client` opens a stream of tokens for a request, the first one included. `tensors` converts both
-ways, `grpc_connection` transports messages, `failures` translates errors.
+`engine_messages` has requests and chunks in token ids. `client` opens a stream of tokens for a
+request, the first one included. `tensors` converts both ways, `logits` computes log probabilities,
+`grpc_connection` transports messages, `failures` translates errors.
 """

@@ -21,19 +21,20 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from trtllm_truss.errors import EngineUnavailable, InternalError, TritonError, TrussError
-from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.triton.client.failures import (
-    StatusCode,
-    from_status,
+from trtllm_truss.errors import (
+    EngineUnavailable,
+    InternalError,
+    TritonError,
+    TrussError,
     unavailable,
 )
+from trtllm_truss.releases import MODEL_NAME
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.failures import StatusCode, from_status
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection, Payload
 from trtllm_truss.triton.client.logits import with_log_probs
 from trtllm_truss.triton.client.tensors import (
-    EngineChunk,
     EngineInputs,
-    EngineRequest,
     ResponseReader,
     encode_request,
     encode_stop,

@@ -11,6 +11,7 @@ import re
 from enum import IntEnum
 
 from trtllm_truss.errors import (
+    RETRY_AFTER_S,
     AdapterUnavailable,
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -20,6 +21,7 @@ from trtllm_truss.errors import (
     InvalidRequest,
     QueueFull,
     TrussError,
+    unavailable,
 )
 
 
@@ -47,8 +49,6 @@ class StatusCode(IntEnum):
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
-
-RETRY_AFTER_S = 5
 
 _TOO_LONG = re.compile(
     r"prompt length .* exceeds|exceeds (the )?maximum (input|sequence) length"
@@ -156,11 +156,6 @@ def from_status(status: StatusCode, details: str) -> TrussError:
     if error is InvalidRequest and _TOO_LONG.search(details):
         error = ContextLengthExceeded
     return _build(error, _clean(details))
-
-
-def unavailable(message: str) -> EngineUnavailable:
-    """Build the error of an engine that is gone or going; a later retry can succeed."""
-    return EngineUnavailable(message, retry_after_s=RETRY_AFTER_S)
 
 
 def _build(error: type[TrussError], message: str) -> TrussError:

@@ -20,14 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
 
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest, Logits
 from trtllm_truss.triton.client.grpc_connection import Payload
 from trtllm_truss.triton.protobuf import service_pb2
-
-if TYPE_CHECKING:
-    from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
-
 
 _MEMORY_BYTES = 2**29
 """Limit of the logits of all requests.
@@ -41,20 +37,6 @@ _FLOAT_BYTES = 4
 def logits_in_memory(vocabulary: int) -> int:
     """Return the tokens whose logits may be in memory at once: 1,046 of Llama 3, 4,194 of 2."""
     return max(1, _MEMORY_BYTES // (_FLOAT_BYTES * vocabulary))
-
-
-class Logits(NamedTuple):
-    """The tensor of one response; see the module.
-
-    Attributes:
-        values: float32, row by row.
-        rows: tokens.
-        width: numbers per row, with padding.
-    """
-
-    values: bytes | memoryview
-    rows: int
-    width: int
 
 
 LARGE_BYTES = 2**16

@@ -3,6 +3,5 @@
 In the order of a start: `command` and `process`, which explains an exit by `known_errors`.
 """
 
-LOOPBACK = "127.0.0.1"
 GRPC_ADDRESS_VARIABLE = "TRTLLM_TRUSS_TRITON_GRPC"
 """Environment variable with ``host:port`` of the server's gRPC endpoint, for models inside it."""

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from trtllm_truss.engines.engine import RankLauncher
 from trtllm_truss.errors import TritonError
+from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.machine.describe import usable_cpus
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
 from trtllm_truss.mpi_job import job_variables
@@ -33,7 +34,7 @@ from trtllm_truss.processes.process_guard import (
     open_files,
 )
 from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.triton.server import GRPC_ADDRESS_VARIABLE, LOOPBACK
+from trtllm_truss.triton.server import GRPC_ADDRESS_VARIABLE
 
 _SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
 _BACKING_VARIABLES = (

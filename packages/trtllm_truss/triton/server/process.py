@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.processes.child import SHARED_MEMORY, GuardedChild, remove_folder
 from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.triton.server.command import (
     Launch,
     close_control_port,

@@ -12,7 +12,7 @@ from tests.engines.checkpoint.llm_api.conftest import StartTriton
 from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 
 
 @pytest.fixture(scope="module")

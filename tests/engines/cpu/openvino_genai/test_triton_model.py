@@ -23,7 +23,7 @@ from trtllm_truss.releases import CACHED_TOKENS
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.process import ServerProcess

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from tensorrt_llm.fake.compute import Progress
-from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss.gguf import read_metadata
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _CPU_TOKENS = 8192
