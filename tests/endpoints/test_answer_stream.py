@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import StreamedResponse
+from trtllm_truss.endpoints.streamed_response import StreamedResponse
 from trtllm_truss.errors import EngineUnavailable
 
 COMMENT = b": keep-alive\n\n"

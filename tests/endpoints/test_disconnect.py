@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import ClientConnection, ClientGone
+from trtllm_truss.endpoints.connection import ClientConnection, ClientGone
 
 
 def leaves_after(seconds: float) -> ClientConnection:

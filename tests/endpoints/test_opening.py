@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import ClientConnection, ClientGone, EncodedBody
+from trtllm_truss.endpoints.connection import ClientConnection, ClientGone
+from trtllm_truss.endpoints.encoded_body import EncodedBody
 from trtllm_truss.errors import QueueFull
 from trtllm_truss.protocols.predict import Events, PlainText
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Usage

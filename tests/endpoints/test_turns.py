@@ -8,7 +8,8 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import LARGE_BYTES, ClientGone, Turns
+from trtllm_truss.endpoints.connection import ClientGone
+from trtllm_truss.endpoints.encoded_body import LARGE_BYTES, Turns
 
 READING_S = 5.0
 

@@ -15,8 +15,8 @@ import pytest
 from tests.support.waiting import until
 
 from trtllm_truss.errors import InvalidRequest, QueueFull
-from trtllm_truss.inference import tokenization as module
-from trtllm_truss.inference.tokenization import Abandoned, Checkpoint, EncodingQueue
+from trtllm_truss.inference import encoding_queue as module
+from trtllm_truss.inference.encoding_queue import Abandoned, Checkpoint, EncodingQueue
 
 SHORT, LONG = 3000, module.SHORT_CHARACTERS + 1
 

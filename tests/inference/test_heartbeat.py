@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
-from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 
 
 @pytest.fixture

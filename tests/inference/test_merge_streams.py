@@ -10,7 +10,7 @@ import pytest
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.inference.generation import merge_streams
+from trtllm_truss.inference.merging import merge_streams
 
 
 class Stream:

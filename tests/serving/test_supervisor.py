@@ -11,7 +11,7 @@ import pytest
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.serving import supervisor as supervisor_module
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving

@@ -11,8 +11,9 @@ from pathlib import Path
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import TrussError
-from trtllm_truss.inference.admission import Admission, EngineHeartbeat
+from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.generation import Generator
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
 from trtllm_truss.metrics import Metrics
 from trtllm_truss.releases import CacheReport

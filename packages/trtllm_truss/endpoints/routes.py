@@ -21,7 +21,8 @@ from typing import Any
 from starlette.requests import Request
 
 from trtllm_truss.endpoints.application import INVOCATIONS
-from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint, Turns
+from trtllm_truss.endpoints.encoded_body import Turns
+from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint
 from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.protocols.base import (
     MAX_MODEL_CHARACTERS,

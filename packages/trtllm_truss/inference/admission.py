@@ -1,4 +1,4 @@
-"""Admission control: run, queue or reject (429); signs of life while requests wait."""
+"""Admission control: run, queue or reject (429)."""
 
 from __future__ import annotations
 
@@ -9,108 +9,14 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.errors import EngineBroken, EngineUnavailable, QueueFull, TrussError
+from trtllm_truss.errors import QueueFull, TrussError
+from trtllm_truss.inference.service_time import ServiceTimeEstimator
 from trtllm_truss.settings.model import Serving, Settings
-
-_FAILURES = 3
-"""Consecutive failures that count as silence."""
-
-_GAP_S = 1.0
-"""Silence goes on if another request waits within this time of the last one."""
-
-
-class EngineHeartbeat:
-    """Tracks the requests that wait for the engine, and its last sign of life.
-
-    A request with a slow reader or an unchecked guide does not wait for the engine. One whose
-    caller has left does until the engine has stopped it, because it keeps its slot: else callers
-    with less patience than `serving.hang_timeout_s` would hide a hang.
-    Written by the event loop, read by the supervisor's thread.
-
-    Attributes:
-        answered: number of complete answers.
-        broken: why the engine fails all requests from now on; None while it may answer.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.answered = 0
-        self.broken: str | None = None
-        self._clock = clock
-        self._waiting = 0
-        self._last_sign = 0.0
-        self._last_wait = -math.inf
-        self._failures = 0
-        self._first_failure = self._last_failure = 0.0
-
-    def waiting(self) -> AbstractContextManager[object]:
-        """Mark one request as waiting; a token or a rejection is a sign of life."""
-        return self
-
-    def begin(self) -> None:
-        """Count one more request that waits."""
-        now = self._clock()
-        if self._waiting == 0 and now - self._last_wait > _GAP_S:
-            self._last_sign = now
-        self._waiting += 1
-
-    def end(self) -> None:
-        """Count one less, without a sign of life."""
-        self._waiting -= 1
-        self._last_wait = self._clock()
-
-    def __enter__(self) -> None:
-        self.begin()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.end()
-        if error is None or (
-            isinstance(error, TrussError) and not isinstance(error, EngineUnavailable)
-        ):
-            self.sign_of_life()
-
-    def sign_of_life(self) -> None:
-        """Record that the engine works."""
-        self._last_sign = self._clock()
-        self._failures = 0
-
-    def restarted(self) -> None:
-        """Forget the failures of an earlier run."""
-        self.broken = None
-        self.sign_of_life()
-
-    def request_failed(self, error: EngineUnavailable) -> None:
-        """Record that a request could not reach the engine or lost it."""
-        if isinstance(error, EngineBroken):
-            self.broken = error.message
-        self._last_failure = self._clock()
-        if self._failures == 0:
-            self._first_failure = self._last_failure
-        self._failures += 1
-
-    def request_answered(self) -> None:
-        """Record a complete answer."""
-        self.answered += 1
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Return whether any request waits for the engine."""
-        return self._waiting > 0
-
-    @property
-    def silent_for_s(self) -> float:
-        """Seconds since the last sign of life while requests wait, or of consecutive failures."""
-        failing_for_s = self._last_failure - self._first_failure
-        return max(
-            self._clock() - self._last_sign if self._waiting else 0.0,
-            failing_for_s if self._failures >= _FAILURES else 0.0,
-        )
-
 
 _TOKENS_PER_S = 2000
 """Delays the virtual deadline of a request by its tokens at this rate: short ones go first."""
@@ -120,9 +26,6 @@ _FORESEEN_SHARE = 0.8
 
 _COMPANY_S = 1.0
 """A call with several answers counts as alone once no request of its own has run for this time."""
-
-_REQUESTS_REMEMBERED = 64
-"""Number of completed requests over which service times are smoothed."""
 
 
 class Slot:
@@ -149,36 +52,6 @@ class Slot:
         release, self._release = self._release, None
         if release is not None:
             release(self)
-
-
-class ServiceTimeEstimator:
-    """Smoothed service times of requests and of their reserved tokens.
-
-    Little's law turns them into a rate: all running requests are replaced once per mean service
-    time, however unevenly they end.
-
-    Attributes:
-        request_s: mean seconds per request; None before the first one ends.
-        token_s: mean seconds per reserved token; larger requests weigh more.
-    """
-
-    def __init__(self) -> None:
-        self.request_s: float | None = None
-        self.token_s: float | None = None
-        self._ended = 0
-        self._tokens = 0.0
-        self._token_seconds = 0.0
-
-    def ended(self, tokens: int, held_s: float) -> None:
-        """Update the means with a request that held its slot for `held_s`."""
-        if self._ended < _REQUESTS_REMEMBERED:
-            self._ended += 1
-        weight = 1 / self._ended
-        self._tokens += weight * (tokens - self._tokens)
-        self._token_seconds += weight * (tokens * held_s - self._token_seconds)
-        before_s = self.request_s or 0.0
-        self.request_s = before_s + weight * (held_s - before_s)
-        self.token_s = self._token_seconds / self._tokens
 
 
 @dataclass(slots=True, order=True)

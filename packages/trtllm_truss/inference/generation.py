@@ -1,33 +1,27 @@
-"""Prepare requests, admit them, send them to the engine, and decode the answers.
-
-`build_request_pipeline` assembles the parts for a running engine.
-"""
+"""The way of a request: prepared, admitted, sent to the engine, its answers decoded."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, unavailable
-from trtllm_truss.guides.validator import GuideGate, GuideValidator, kept_guides_for
-from trtllm_truss.inference.admission import Admission, EngineHeartbeat, Slot
+from trtllm_truss.inference.admission import Admission, Slot
 from trtllm_truss.inference.answer_reader import (
     AnswerReader,
-    Deadlines,
     EngineReader,
     TokenReader,
 )
 from trtllm_truss.inference.call_parts import CallParts, RepeatedPrompts
+from trtllm_truss.inference.deadlines import Deadlines
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.merging import Item, merge_streams
 from trtllm_truss.inference.preprocessing import (
-    Capabilities,
     PreparedRequest,
     Preprocessor,
     with_callers_field,
@@ -44,16 +38,13 @@ from trtllm_truss.requests import (
     TokenDelta,
     Usage,
 )
-from trtllm_truss.settings.model import Serving, Settings
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import ResponseStream, TritonClient
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace
-
-
-Item = TypeVar("Item")
 
 
 class Generator:
@@ -323,122 +314,3 @@ async def _echo(
             prompt=prepared.prompt.tokens,
         ),
     ]
-
-
-def merge_streams(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """Merge streams in order of arrival; a single stream is returned as it is.
-
-    Streams run concurrently, at most one item ahead of the reader. All are closed at the end, on
-    errors too.
-
-    Args:
-        streams: at least one; none of them started.
-
-    Raises:
-        Exception: the error of the first stream that fails.
-    """
-    return streams[0] if len(streams) == 1 else _merged(streams)
-
-
-async def _merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    # A tuple wraps each item to distinguish it from the end of a stream.
-    queue: asyncio.Queue[tuple[Item] | Exception | None] = asyncio.Queue(1)
-    readers = [asyncio.create_task(_read(stream, queue)) for stream in streams]
-    running = len(readers)
-    try:
-        while running:
-            event = await queue.get()
-            if isinstance(event, Exception):
-                raise event
-            if event is None:
-                running -= 1
-            else:
-                yield event[0]
-    finally:
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-
-
-async def _read(
-    stream: AsyncGenerator[Item, None],
-    queue: asyncio.Queue[tuple[Item] | Exception | None],
-) -> None:
-    """Queue the items of a stream, then None or its error."""
-    try:
-        async with aclosing(stream):
-            async for item in stream:
-                await queue.put((item,))
-    except Exception as error:
-        await queue.put(error)
-        raise
-    await queue.put(None)
-
-
-logger = logging.getLogger(__name__)
-
-
-class RequestPipeline(NamedTuple):
-    """The objects that answer requests with a running engine.
-
-    Attributes:
-        recommended: the sampling defaults of the model's `generation_config.json`.
-    """
-
-    engine: Engine
-    tokenizer: TextTokenizer
-    admission: Admission
-    generator: Generator
-    recommended: Mapping[str, Any]
-
-
-def build_request_pipeline(
-    settings: Settings,
-    engine: Engine,
-    capacity: Capacity | None,
-    tensorrt_llm_version: str | None,
-    guides: GuideValidator | None,
-    tokenizer: TextTokenizer,
-    connect: Callable[[], TritonClient],
-    heartbeat: EngineHeartbeat,
-    metrics: Metrics,
-) -> RequestPipeline:
-    """Build admission and generator of an engine.
-
-    Args:
-        guides: None without guided decoding.
-        connect: returns the connection to the running engine, or raises EngineUnavailable.
-    """
-    admission = Admission.for_engine(settings, engine, capacity)
-    kept = kept_guides_for(engine, settings, tensorrt_llm_version)
-    capabilities = Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version)
-    preprocessor = Preprocessor(
-        engine,
-        tokenizer,
-        capabilities,
-        GuideGate(guides, kept, engine.guided_decoding_backend(settings))
-        if guides is not None
-        else None,
-        engine.cache_report(settings.runtime, tensorrt_llm_version),
-    )
-    generator = Generator(
-        preprocessor,
-        tokenizer,
-        connect,
-        settings.serving,
-        admission=admission,
-        heartbeat=heartbeat,
-        metrics=metrics,
-        logits=Admission(admission.max_requests, capabilities.logits_tokens, settings.serving)
-        if capabilities.logits_tokens
-        else None,
-    )
-    recommended = _recommended(tokenizer.sampling, engine.refuses(tensorrt_llm_version))
-    return RequestPipeline(engine, tokenizer, admission, generator, recommended)
-
-
-def _recommended(sampling: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
-    """Leave out what the engine refuses; else each request that omits the field would fail."""
-    for name in sampling.keys() & set(refused):
-        logger.warning("generation_config.json: %s is not used: the engine has none", name)
-    return {name: value for name, value in sampling.items() if name not in refused}

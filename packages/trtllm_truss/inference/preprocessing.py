@@ -14,13 +14,9 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.guides.validator import GuideGate
 from trtllm_truss.inference.call_parts import CallParts
+from trtllm_truss.inference.encoding_queue import EncodingQueue
 from trtllm_truss.inference.reasoning import ReasoningPlan
-from trtllm_truss.inference.tokenization import (
-    EncodedPrompt,
-    EncodingQueue,
-    encode_prompt,
-    prompt_field,
-)
+from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, prompt_field
 from trtllm_truss.literals import counted_tokens
 from trtllm_truss.releases import INPUTS, OWN_INPUTS, CacheReport, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField, Sampling

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.guides.validator import guide_check_for
-from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
 from trtllm_truss.processes.child import (
@@ -48,7 +48,8 @@ from trtllm_truss.triton.server.process import ServerProcess
 
 if TYPE_CHECKING:
     from trtllm_truss.engines.engine import Engine
-    from trtllm_truss.inference.generation import Generator, RequestPipeline
+    from trtllm_truss.inference.generation import Generator
+    from trtllm_truss.inference.pipeline import RequestPipeline
     from trtllm_truss.text.tokenizer import TextTokenizer
     from trtllm_truss.tracing import Tracing
     from trtllm_truss.triton.client.client import Trial
@@ -312,7 +313,7 @@ class Service:
         ahead.close()
         tokenizer = loading.result()
         importing.result()
-        from trtllm_truss.inference.generation import build_request_pipeline
+        from trtllm_truss.inference.pipeline import build_request_pipeline
 
         path = build_request_pipeline(
             self._settings,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from trtllm_truss.errors import TritonError, unavailable
-from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.processes.limits import is_out_of_files
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import ServiceStatus

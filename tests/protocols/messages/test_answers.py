@@ -12,7 +12,7 @@ from tests.support.anthropic_types import check_error, check_message, read_event
 from tests.tool_calls.outputs.notation import TOOLS, Call, Cut, Think
 from tests.tool_calls.parsing import FORMATS, cases
 
-from trtllm_truss.endpoints.endpoint import KEEP_ALIVE_COMMENT
+from trtllm_truss.endpoints.encoded_body import KEEP_ALIVE_COMMENT
 from trtllm_truss.errors import (
     BodyTooLarge,
     ContextLengthExceeded,

@@ -1,0 +1,90 @@
+"""The parts that a request passes, assembled for an engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.guides.validator import GuideGate, GuideValidator, kept_guides_for
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.generation import Generator
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.preprocessing import (
+    Capabilities,
+    Preprocessor,
+)
+from trtllm_truss.metrics import Metrics
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.triton.client.client import TritonClient
+
+logger = logging.getLogger(__name__)
+
+
+class RequestPipeline(NamedTuple):
+    """The objects that answer requests with a running engine.
+
+    Attributes:
+        recommended: the sampling defaults of the model's `generation_config.json`.
+    """
+
+    engine: Engine
+    tokenizer: TextTokenizer
+    admission: Admission
+    generator: Generator
+    recommended: Mapping[str, Any]
+
+
+def build_request_pipeline(
+    settings: Settings,
+    engine: Engine,
+    capacity: Capacity | None,
+    tensorrt_llm_version: str | None,
+    guides: GuideValidator | None,
+    tokenizer: TextTokenizer,
+    connect: Callable[[], TritonClient],
+    heartbeat: EngineHeartbeat,
+    metrics: Metrics,
+) -> RequestPipeline:
+    """Build admission and generator of an engine.
+
+    Args:
+        guides: None without guided decoding.
+        connect: returns the connection to the running engine, or raises EngineUnavailable.
+    """
+    admission = Admission.for_engine(settings, engine, capacity)
+    kept = kept_guides_for(engine, settings, tensorrt_llm_version)
+    capabilities = Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version)
+    preprocessor = Preprocessor(
+        engine,
+        tokenizer,
+        capabilities,
+        GuideGate(guides, kept, engine.guided_decoding_backend(settings))
+        if guides is not None
+        else None,
+        engine.cache_report(settings.runtime, tensorrt_llm_version),
+    )
+    generator = Generator(
+        preprocessor,
+        tokenizer,
+        connect,
+        settings.serving,
+        admission=admission,
+        heartbeat=heartbeat,
+        metrics=metrics,
+        logits=Admission(admission.max_requests, capabilities.logits_tokens, settings.serving)
+        if capabilities.logits_tokens
+        else None,
+    )
+    recommended = _recommended(tokenizer.sampling, engine.refuses(tensorrt_llm_version))
+    return RequestPipeline(engine, tokenizer, admission, generator, recommended)
+
+
+def _recommended(sampling: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
+    """Leave out what the engine refuses; else each request that omits the field would fail."""
+    for name in sampling.keys() & set(refused):
+        logger.warning("generation_config.json: %s is not used: the engine has none", name)
+    return {name: value for name, value in sampling.items() if name not in refused}
