@@ -20,7 +20,7 @@ from benchmarks.servers.configuration import write_config
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 from benchmarks.servers.usage import total, usage_by_role
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 
 _STREAMS = 32
 _TOKENS = 128

@@ -21,7 +21,7 @@ from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.tracing import Tracing, open_tracing
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 
 _STREAMS = (1, 32)
 _TOKENS = (128, 512)

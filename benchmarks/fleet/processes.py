@@ -22,7 +22,7 @@ import yaml
 from benchmarks.paths import EXAMPLE, ROOT
 from benchmarks.servers.usage import descendants
 from trtllm_truss.local_requests import LOOPBACK
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.scaffold.documents import own_server_section
 
 MODEL = "smollm2-135m-cpu"

@@ -12,7 +12,7 @@ from benchmarks.paths import ROOT
 def main() -> None:
     """Start the service of a config.yaml and stop it; imports do not count."""
     from trtllm_truss.configuration import load_configuration, read_config
-    from trtllm_truss.serving.repositories import ReadAhead
+    from trtllm_truss.serving.read_ahead import ReadAhead
     from trtllm_truss.serving.service import Service
     from trtllm_truss.settings.loading import read_environment
 

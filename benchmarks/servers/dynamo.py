@@ -14,7 +14,7 @@ import httpx
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.usage import descendants
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 
 PYTHON = ROOT / ".venv-dynamo/bin/python"
 MODEL = "smollm2"

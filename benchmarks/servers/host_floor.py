@@ -11,7 +11,7 @@ import yaml
 from benchmarks.servers.configuration import CONCURRENCY
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import PREDICT_PATH
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.cli.truss_server import TrussServer
 
 _MODEL = """\

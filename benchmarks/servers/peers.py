@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.paths import ROOT, smollm2_file
 from benchmarks.servers.target import Target
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 
 _PYTHON = ROOT / ".venv-peers/bin/python"
 _PROGRAM = Path(__file__).with_name("llama_server.py")

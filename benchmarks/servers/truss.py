@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 
 PREDICT_PATH = "/v1/models/model:predict"
 CONTAINERS = "trtllm_truss.cli.main"

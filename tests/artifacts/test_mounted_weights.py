@@ -22,9 +22,9 @@ from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
 from trtllm_truss.errors import ArtifactError, StartupError
-from trtllm_truss.serving import repositories
+from trtllm_truss.serving import mounted_files
+from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import resolve_engine
-from trtllm_truss.serving.repositories import MountedFiles
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import Mount
 
@@ -288,7 +288,7 @@ def test_the_check_pauses_for_what_it_reads_and_ends_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy machine may leave a thread of the lowest priority waiting for seconds."""
-    monkeypatch.setattr(repositories, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(mounted_files, "_PATIENCE_S", PATIENCE_S)
     file = tmp_path / "file"
     with file.open("wb") as stream:
         stream.truncate(100 << 20)

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from trtllm_truss.serving import service
-from trtllm_truss.serving.service import AGAIN_S, GROWTH_BYTES, MemoryKeeper
+from trtllm_truss.serving import memory
+from trtllm_truss.serving.memory import AGAIN_S, GROWTH_BYTES, MemoryKeeper
 
 MIB = 1 << 20
 
@@ -84,12 +84,12 @@ def test_an_expensive_collection_is_rare() -> None:
 
 def test_the_watch_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     thresholds = gc.get_threshold()
-    monkeypatch.setattr(service, "_LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "_LOOK_S", 0.001)
     looked = threading.Event()
     monkeypatch.setattr(MemoryKeeper, "look", lambda self: looked.set())
     before = set(threading.enumerate())
     try:
-        end = service.settle_memory(lambda: True)
+        end = memory.settle_memory(lambda: True)
         (watch,) = set(threading.enumerate()) - before
         assert looked.wait(30)
         end()

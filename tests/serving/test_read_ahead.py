@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.serving import repositories
-from trtllm_truss.serving.repositories import ReadAhead
+from trtllm_truss.serving import read_ahead
+from trtllm_truss.serving.read_ahead import ReadAhead
 
 BLOCK = 1000
 Reads = list[tuple[str, int, int]]
@@ -20,15 +20,15 @@ Reads = list[tuple[str, int, int]]
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Return names, offsets and lengths of the blocks that are read, in small blocks."""
     found: Reads = []
-    real = repositories._read_block
+    real = read_ahead._read_block
 
     def read(null: int, descriptor: int, start: int, count: int) -> int:
         name = Path(f"/proc/self/fd/{descriptor}").readlink().name
         found.append((name, start, count))
         return real(null, descriptor, start, count)
 
-    monkeypatch.setattr(repositories, "_BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(repositories, "_read_block", read)
+    monkeypatch.setattr(read_ahead, "_BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(read_ahead, "_read_block", read)
     return found
 
 
@@ -54,7 +54,7 @@ def test_each_byte_is_read_once(tmp_path: Path, reads: Reads) -> None:
 
 def test_little_memory_takes_the_beginning_of_every_file(tmp_path: Path, reads: Reads) -> None:
     files = write(tmp_path, a=9 * BLOCK, b=9 * BLOCK)
-    ahead = begun(files, free=int(3 * BLOCK / repositories._SHARE_OF_FREE))
+    ahead = begun(files, free=int(3 * BLOCK / read_ahead._SHARE_OF_FREE))
     assert sorted(reads) == [("a", 0, BLOCK), ("a", BLOCK, BLOCK), ("b", 0, BLOCK)]
     assert ahead.done_bytes == 3 * BLOCK
     assert begun(files, free=0).done_bytes == 0
@@ -64,19 +64,19 @@ def test_an_end_of_the_start_ends_the_reading(
     tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
-    real = repositories._read_block
+    real = read_ahead._read_block
 
     def wait(*block: int) -> int:
         goes_on.wait()
         return real(*block)
 
-    monkeypatch.setattr(repositories, "_read_block", wait)
+    monkeypatch.setattr(read_ahead, "_read_block", wait)
     ahead = ReadAhead(lambda: None)
     ahead.begin(write(tmp_path, a=100 * BLOCK))
     ahead.close()
     goes_on.set()
     ahead.wait()
-    assert len(reads) <= repositories._THREADS
+    assert len(reads) <= read_ahead._THREADS
 
 
 def test_a_file_system_without_sendfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

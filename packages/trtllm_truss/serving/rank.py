@@ -12,8 +12,9 @@ from pathlib import Path
 from trtllm_truss.errors import ArtifactError, TritonError
 from trtllm_truss.mpi_job import Rank, job_variables
 from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import prepare
-from trtllm_truss.serving.repositories import MountedFiles, ReadAhead
+from trtllm_truss.serving.read_ahead import ReadAhead
 from trtllm_truss.settings.loading import Environment, resolve_hosts
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import launcher

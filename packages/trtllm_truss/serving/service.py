@@ -1,18 +1,15 @@
-"""Start an engine from the settings, keep it running and its memory small, and stop it."""
+"""Start an engine from the settings, keep it running, stop it."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import itertools
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -32,17 +29,20 @@ from trtllm_truss.processes.child import (
 from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import cache_variables, remove_damaged_tactics
+from trtllm_truss.serving.memory import settle_memory
+from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import (
     PreparedEngine,
     prepare,
     supervised_limits,
     tokenizer_info_file,
 )
-from trtllm_truss.serving.repositories import MountedFiles, ReadAhead
+from trtllm_truss.serving.read_ahead import ReadAhead
+from trtllm_truss.serving.startup_log import StartupLog
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_hosts
 from trtllm_truss.settings.model import Serving, Settings
-from trtllm_truss.status import Phase, ServiceStatus
+from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.server.command import launcher
 from trtllm_truss.triton.server.process import ServerProcess
 
@@ -60,42 +60,6 @@ _triton_log = logging.getLogger("triton")
 _GUIDES_LIMIT_S = 60.0
 """For the program that checks guides to be warm, once all else is ready; the first guide waits for
 the rest."""
-
-
-class StartupLog:
-    """Reports the phases of a start: a line in the log for each, and the status."""
-
-    def __init__(self, count: int, status: ServiceStatus) -> None:
-        self._count = count
-        self._status = status
-        self._numbers = itertools.count(1)
-        self._started = time.monotonic()
-
-    def phase(self, name: str) -> AbstractContextManager[list[str]]:
-        """Number the next phase; it begins when it is entered, and may overlap with others.
-
-        Returns:
-            A context whose value is a list of details for the closing line.
-        """
-        return self._phase(Phase(next(self._numbers), self._count, name))
-
-    @contextmanager
-    def _phase(self, phase: Phase) -> Iterator[list[str]]:
-        label = f"[{phase.number}/{phase.count}] {phase.name}"
-        phase = replace(phase, at_s=time.time())
-        self._status.phase(phase)
-        logger.info("%s …", label)
-        started = time.monotonic()
-        details: list[str] = []
-        yield details
-        took_s = time.monotonic() - started
-        detail = ", ".join(details) or "done"
-        self._status.phase(replace(phase, detail=detail, took_s=round(took_s, 3)))
-        logger.info("%s: %s (%.1f s)", label, detail, took_s)
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,96 +423,3 @@ def _import_request_path(then: Callable[[], object]) -> None:
     then()
     gc.collect()
     gc.freeze()
-
-
-GROWTH_BYTES = 64 << 20
-"""Growth from which a look gives memory back."""
-
-AGAIN_S = 5.0
-"""Time after which a look gives memory back again without growth, above the lowest level."""
-
-_LEAST_PAUSE = 100
-"""Rest after each time by this multiple of its duration: a hundredth of the time at most."""
-
-_LOOK_S = 1.0
-_OBJECTS_BEFORE_COLLECTION = 200_000  # 512 requests in flight hold fewer
-_YOUNG, _ALL = 1, 2
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATM = Path("/proc/self/statm")
-
-
-class MemoryKeeper:
-    """Decides when to collect garbage and to return freed memory to the system.
-
-    The garbage collector counts objects, and one body of 8 MB is one object; the C library keeps
-    what is freed between two objects that live on.
-
-    Args:
-        resident: returns the resident memory in bytes.
-        trim: returns freed memory to the system.
-        collect: collects garbage up to a generation.
-        is_idle: tells whether no request runs. While one does, memory is trimmed, and young objects
-            are collected if that is not enough: with 512 streams a collection takes 50 ms.
-        clock: the time in seconds.
-    """
-
-    def __init__(
-        self,
-        resident: Callable[[], int],
-        trim: Callable[[], object],
-        collect: Callable[[int], object],
-        is_idle: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._resident = resident
-        self._trim = trim
-        self._collect = collect
-        self._is_idle = is_idle
-        self._clock = clock
-        self._lowest = self._last = resident()
-        self._rests_until_s = self._again_s = clock()
-
-    def look(self) -> None:
-        """Give memory back if it has grown enough, and long enough after the last time."""
-        now_s, size = self._clock(), self._resident()
-        self._lowest = min(self._lowest, size)
-        since = self._lowest if now_s >= self._again_s else self._last
-        if size < since + GROWTH_BYTES or now_s < self._rests_until_s:
-            return
-        self._trim()
-        is_idle = self._is_idle()
-        if is_idle or self._resident() >= self._last + GROWTH_BYTES:
-            self._collect(_ALL if is_idle else _YOUNG)
-            self._trim()
-        end_s = self._clock()
-        self._last = self._resident()
-        self._again_s = end_s + AGAIN_S
-        self._rests_until_s = end_s + _LEAST_PAUSE * (end_s - now_s)
-
-
-def settle_memory(is_idle: Callable[[], bool]) -> Callable[[], None]:
-    """Exempt long-lived objects from garbage collection, collect rarely, and watch the growth.
-
-    Returns:
-        A function that ends the watch.
-    """
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
-    keeper = MemoryKeeper(_resident_bytes, _trim_heap, gc.collect, is_idle)
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_LOOK_S):
-            keeper.look()
-
-    threading.Thread(target=watch, name="memory", daemon=True).start()
-    return over.set
-
-
-def _resident_bytes() -> int:
-    return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
-
-
-def _trim_heap() -> None:
-    with suppress(AttributeError, OSError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)

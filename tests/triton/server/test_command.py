@@ -13,14 +13,13 @@ from trtllm_truss.machine.runtime import TritonInstallation
 from trtllm_truss.processes.child import remove_folder
 from trtllm_truss.triton.server.command import (
     Launch,
-    Ports,
-    free_ports,
     launch_environment,
     launcher,
     new_launch,
     server_command,
     server_environment,
 )
+from trtllm_truss.triton.server.ports import Ports, free_ports
 
 LAUNCH = Launch("7_ab", Ports(1001, None, 1003, 1004), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
 

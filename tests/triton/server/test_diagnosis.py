@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.triton.server.known_errors import KNOWN_ERRORS, find_known_error
-from trtllm_truss.triton.server.process import (
+from trtllm_truss.triton.server.diagnosis import (
     describe_exit,
     explain_exit,
     is_port_conflict,
     last_error_line,
 )
+from trtllm_truss.triton.server.known_errors import KNOWN_ERRORS, find_known_error
 
 LOAD_FAILURE = (
     "E1121 08:45:15.576576 7594 model_lifecycle.cc:642] \"failed to load 'tensorrt_llm' version 1: "

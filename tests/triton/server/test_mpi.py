@@ -14,11 +14,7 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.machine import runtime
 from trtllm_truss.machine.runtime import find_mpirun
 from trtllm_truss.processes.process_guard import RUN_MARKER
-from trtllm_truss.triton.server.command import (
-    close_control_port,
-    mpi_command,
-    needs_oversubscription,
-)
+from trtllm_truss.triton.server.mpi import close_control_port, mpi_command, needs_oversubscription
 
 SHARING = ["--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", "1"]
 

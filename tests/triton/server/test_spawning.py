@@ -14,12 +14,8 @@ from tests.support.fake_llm_api import mpi_prefix
 
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
 from trtllm_truss.processes.process_guard import RUN_MARKER, marked_processes
-from trtllm_truss.triton.server.command import (
-    Launch,
-    free_ports,
-    launch_environment,
-    server_environment,
-)
+from trtllm_truss.triton.server.command import Launch, launch_environment, server_environment
+from trtllm_truss.triton.server.ports import free_ports
 
 PARENT = """
 import json, os, sys

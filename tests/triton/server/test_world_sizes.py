@@ -26,7 +26,7 @@ from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 from trtllm_truss.triton.server import command, process
-from trtllm_truss.triton.server.command import free_ports
+from trtllm_truss.triton.server.ports import free_ports
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 PROMPT = [11, 12, 13]

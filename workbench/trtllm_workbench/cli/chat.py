@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtllm_truss.cli.common import add_truss_options, echo, write
 from trtllm_truss.errors import InvalidRequest, SettingsError
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.cli.conversation import DEFAULT_URL, REQUEST_LINES, URL_HELP, Conversation
 from trtllm_workbench.cli.truss_server import TrussServer
 

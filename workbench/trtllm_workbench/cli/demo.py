@@ -6,7 +6,7 @@ import argparse
 
 from trtllm_truss.cli.common import add_truss_options, echo, write
 from trtllm_truss.literals import one_line
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.cli.conversation import REQUEST_LINES, stream_answer
 from trtllm_workbench.cli.truss_server import TrussServer
 from trtllm_workbench.cli.wrapping import answer_writer

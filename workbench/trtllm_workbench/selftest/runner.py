@@ -30,7 +30,7 @@ from trtllm_truss.triton.model_repository import (
     render_repository,
 )
 from trtllm_truss.triton.protobuf import model_config_pb2
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.selftest import answer_checks, engine_checks
 from trtllm_workbench.selftest.engine_checks import facts, machine_checks
 from trtllm_workbench.selftest.served_model import (

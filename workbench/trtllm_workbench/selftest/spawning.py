@@ -12,12 +12,8 @@ from pathlib import Path
 
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_truss.processes.child import GuardedChild, child_environment
-from trtllm_truss.triton.server.command import (
-    mpi_environment,
-    spawning_environment,
-    unused_ports,
-    with_one_interface,
-)
+from trtllm_truss.triton.server.mpi import mpi_environment, spawning_environment, with_one_interface
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.selftest.served_model import CannotRun, FellShort, Held
 
 LIMIT_S = 20.0

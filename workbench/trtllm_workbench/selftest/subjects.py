@@ -33,7 +33,7 @@ from trtllm_truss.serving.preparation import open_engine, resolve_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.triton.server.command import unused_ports
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.scaffold.documents import write_folder
 from trtllm_workbench.selftest.calls import DirectEngine
 from trtllm_workbench.selftest.served_model import CannotRun, ChildServer, ServedModel

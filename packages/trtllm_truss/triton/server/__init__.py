@@ -1,6 +1,10 @@
 """The server's process: start it, watch it, explain its exit.
 
-In the order of a start: `command` and `process`, which explains an exit by `known_errors`.
+- `command`: the argument vector and the environment;
+- `mpi`: Open MPI's part of both, and its control port;
+- `ports`: free ports on loopback;
+- `process`: the supervised child process;
+- `diagnosis`, `known_errors`: the cause of its end, in our words.
 """
 
 GRPC_ADDRESS_VARIABLE = "TRTLLM_TRUSS_TRITON_GRPC"
