@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tools.docs.tables import table
+from tools.docs.tables import in_cells, table
 
 from trtllm_workbench.importers.command_lines import DOCKER
 from trtllm_workbench.importers.reading import IMPORTERS
@@ -33,7 +33,9 @@ def _rows(rules: Sequence[OptionRule], prefix: str) -> str:
     for rule in rules:
         names = ", ".join(f"`{name.removeprefix(prefix)}`" for name in (rule.name, *rule.aliases))
         together.setdefault((rule.outcome.value, _sentence(rule)), []).append(names)
-    rows = [[", ".join(names), *outcome] for outcome, names in together.items()]
+    rows = [
+        [cell, *outcome] for outcome, names in together.items() for cell in in_cells(sorted(names))
+    ]
     return table(["option", "outcome", ""], rows)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tools.docs.tables import table
+from tools.docs.tables import in_cells, table
 
 from trtllm_truss.engines.checkpoint.argument_table import Argument, read_arguments
 from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS, RuntimeKey
@@ -30,7 +30,7 @@ def _runtime_keys() -> str:
     fates: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, key in RUNTIME_KEYS.items():
         fates[_fate(key)].append(f"`{name}`")
-    rows = [[", ".join(names), outcome, text] for (outcome, text), names in fates.items()]
+    rows = [[cell, *fate] for fate, names in fates.items() for cell in in_cells(names)]
     return table(["key of `runtime`", "outcome", ""], rows)
 
 
@@ -46,20 +46,18 @@ def _fate(key: RuntimeKey) -> tuple[str, str]:
 
 def _arguments() -> str:
     rows = [row for row in LLM_ARGUMENTS if not row.refused]
-    whole = [[_names([row]), _names(row.fields)] for row in rows if row.fields]
+    whole = [[_names([row]), cell] for row in rows if row.fields for cell in _cells(row.fields)]
     for argument, kinds in VARIANTS.items():
         if argument == SPECULATION:
-            whole.append([f"`{argument}`, all kinds", _names(read_arguments("drafts"))])
+            drafts = _cells(read_arguments("drafts"))
+            whole += [[f"`{argument}`, all kinds", cell] for cell in drafts]
         whole += [
-            [f"`{argument}`, {_names(alike)}", _fields(section) or "–"]
+            [f"`{argument}`, {_names(alike)}", cell or "–"]
             for section, alike in _by_section(kinds).items()
+            for cell in _cells(read_arguments(section) if section else ())
         ]
     plain = [row for row in rows if not row.fields and row.name not in VARIANTS]
-    return table(["argument", "its fields"], [*whole, [_names(plain), ""]])
-
-
-def _fields(section: str) -> str:
-    return _names(read_arguments(section)) if section else ""
+    return table(["argument", "its fields"], [*whole, *([cell, ""] for cell in _cells(plain))])
 
 
 def _by_section(kinds: Sequence[Variant]) -> dict[str, list[Variant]]:
@@ -70,13 +68,21 @@ def _by_section(kinds: Sequence[Variant]) -> dict[str, list[Variant]]:
 
 
 def _names(rows: Sequence[Argument | Variant]) -> str:
+    return ", ".join(_spanned(rows))
+
+
+def _cells(rows: Sequence[Argument | Variant]) -> Iterator[str]:
+    return in_cells(_spanned(rows))
+
+
+def _spanned(rows: Sequence[Argument | Variant]) -> list[str]:
     """Return names with the releases that have them, one for all rows of a name."""
     spans: dict[str, tuple[Release, Release | None]] = {}
     for row in rows:
         if not getattr(row, "refused", ""):
             since, _ = spans.get(row.name, (row.since, None))
             spans[row.name] = (since, row.until)
-    return ", ".join(f"`{name}`{_span(*span)}" for name, span in spans.items())
+    return [f"`{name}`{_span(*span)}" for name, span in spans.items()]
 
 
 def _span(since: Release, until: Release | None) -> str:
@@ -93,9 +99,8 @@ def _refused_arguments() -> str:
         for field in row.fields:
             if field.refused:
                 reasons[field.refused].append(f"`{row.name}.{field.name}`")
-    return table(
-        ["refused", "because"], [[", ".join(names), reason] for reason, names in reasons.items()]
-    )
+    rows = [[cell, reason] for reason, names in reasons.items() for cell in in_cells(names)]
+    return table(["refused", "because"], rows)
 
 
 def _architectures() -> str:
@@ -105,5 +110,5 @@ def _architectures() -> str:
         names[f"{dotted(row.since)} on"].append(f"`{name}`{blackwell}")
     for name, reason in UNSERVED.items():
         names[f"not: {reason}"].append(f"`{name}`")
-    rows = [[since, ", ".join(listed)] for since, listed in names.items()]
+    rows = [[since, cell] for since, listed in names.items() for cell in in_cells(listed)]
     return table(["TensorRT-LLM", "first of `architectures`"], rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from trtllm_truss.protocols.fields import Unsupported
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+_CELL_CHARACTERS = 300
 _MAX_SHOWN_BOUND = 1 << 30
 """Larger bounds are those of the number's type and explain nothing."""
 
@@ -20,6 +21,17 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(columns)
     lines = [_line(head), "|" + "---|" * len(head), *map(_line, rows)]
     return "\n".join(lines) + "\n"
+
+
+def in_cells(names: Iterable[str]) -> Iterator[str]:
+    """Join names to cells of at most `_CELL_CHARACTERS`, for rows that agree in the other cells."""
+    cell = ""
+    for name in names:
+        if cell and len(cell) + len(name) > _CELL_CHARACTERS:
+            yield cell
+            cell = ""
+        cell += f", {name}" if cell else name
+    yield cell
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
