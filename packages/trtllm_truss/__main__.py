@@ -1,11 +1,24 @@
-"""`python -m trtllm_truss` is `trtllm-truss`; without the workbench, as in an image, its part."""
+"""`trtllm-truss` and `python -m trtllm_truss`; without the workbench, as in an image, its part."""
 
 import sys
-from importlib.util import find_spec
 
-if find_spec("trtllm_workbench") is None:
-    from trtllm_truss.cli.main import main
-else:
-    from trtllm_workbench.cli.main import main
+INTERRUPTED_STATUS = 130
+"""Of a command that Ctrl-C ends, as of one that dies of SIGINT in a shell."""
 
-sys.exit(main())
+
+def main() -> int:
+    """Run one command and return its exit status; Ctrl-C during its imports ends it too."""
+    try:
+        from importlib.util import find_spec
+
+        if find_spec("trtllm_workbench") is None:
+            from trtllm_truss.cli.main import main as run
+        else:
+            from trtllm_workbench.cli.main import main as run
+        return run()
+    except KeyboardInterrupt:
+        return 0 if sys.argv[1:2] == ["serve"] else INTERRUPTED_STATUS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.server
+import importlib.abc
 import json
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +17,7 @@ from tests.support.certificates import new_certificate
 from tests.support.serving import serving
 from tests.support.warm_python import run_warm
 
+from trtllm_truss.__main__ import main as entry
 from trtllm_workbench.cli.main import main
 
 
@@ -203,3 +206,21 @@ def test_serve_outside_a_truss(
     monkeypatch.chdir(str(tmp_path))
     assert main(["serve"]) == 2
     assert "--truss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "status"), [("serve", 0), ("demo", 130), ("check", 130)])
+@pytest.mark.parametrize("module", ["trtllm_workbench.cli.main", "trtllm_workbench.cli.COMMAND"])
+def test_ctrl_c_during_imports_has_the_status_of_the_command(
+    command: str, status: int, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(importlib.abc.MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.rpartition(".")[2] == module.replace("COMMAND", command).rpartition(".")[2]:
+                raise KeyboardInterrupt
+
+    for package in ("trtllm_workbench.cli", "trtllm_truss.cli"):
+        for name in ("main", command):
+            monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["trtllm-truss", command])
+    assert entry() == status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +56,7 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
     """Run one command and return its exit status.
 
     0 is success; 1 a failure; 2 a wrong command line or wrong settings; 3 (of `check`) a Truss that
-    would not start; 130 an end by Ctrl-C. SIGTERM ends the process with 143.
+    would not start; 130 an end by Ctrl-C, 143 by SIGTERM, for which servers wait and return 0.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     limit_core_dumps()
@@ -67,7 +68,11 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{remedy}")
             return int(options.run(options))
     except KeyboardInterrupt:
-        return 130
+        return 0 if words[:1] == ["serve"] else 130
+    except SystemExit as end:
+        if words[:1] == ["serve"] and end.code == 128 + signal.SIGTERM:  # before it has begun
+            return 0
+        raise
     except TrussError as error:
         echo(f"error: {error.message}")
         return USAGE_STATUS if isinstance(error, SettingsError) else 1

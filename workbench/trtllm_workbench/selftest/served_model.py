@@ -157,7 +157,7 @@ _PR_SET_PDEATHSIG = 1
 _PATHS = [
     str(Path(package.__path__[0]).resolve().parent) for package in (trtllm_truss, trtllm_workbench)
 ]
-_PROGRAM = "import sys; del sys.path[0]; import trtllm_truss.__main__"
+_PROGRAM = "import sys; del sys.path[0]; from trtllm_truss.__main__ import main; sys.exit(main())"
 """`python -m trtllm_truss` without the current folder, which may be a stranger's.
 
 Relative paths of a configuration still begin there.
