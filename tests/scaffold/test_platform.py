@@ -242,17 +242,17 @@ def test_no_egress(hub: HubServer, initialize: Initialize) -> None:
     assert runtime["egress_restrictions"] == {"ip_allow_list": [], "fqdn_allow_list": []}
 
 
-def add_model_with_adapter(hub: HubServer, folder: Path) -> tuple[str, str]:
-    """Add a checkpoint and an adapter to the Hub; return a command, and the adapter's commit."""
+def add_model_with_adapter(hub: HubServer, folder: Path) -> tuple[tuple[str, ...], str]:
+    """Add a checkpoint and an adapter to the Hub; return options, and the adapter's commit."""
     model = write_checkpoint(folder / "model", llama(), shards=1)
     hub.add("org/model", {file.name: file.read_bytes() for file in model.iterdir()} | TOKENIZER)
     commit = hub.add("org/sql", {**adapter_files(), "README.md": b""}).revisions["main"]
-    return "vllm serve org/model --enable-lora --lora-modules sql=org/sql", commit
+    return ("org/model", "--adapter", "sql=org/sql"), commit
 
 
 def test_adapters_are_delivered(tmp_path: Path, hub: HubServer, initialize: Initialize) -> None:
-    command, commit = add_model_with_adapter(hub, tmp_path)
-    written = initialize(command, "--no-egress")
+    options, commit = add_model_with_adapter(hub, tmp_path)
+    written = initialize(*options, "--no-egress")
     assert written.metadata["lora_adapters"] == {"sql": f"org/sql@{commit}"}
     weights = {entry["source"]: entry for entry in written.config["weights"]}
     delivered = weights[f"hf://org/sql@{commit}"]
@@ -263,14 +263,14 @@ def test_adapters_are_delivered(tmp_path: Path, hub: HubServer, initialize: Init
 def test_adapters_that_nothing_delivers(
     tmp_path: Path, hub: HubServer, initialize: Initialize, refused: Refused
 ) -> None:
-    command, _ = add_model_with_adapter(hub, tmp_path)
-    config = initialize(command, "--no-egress").config
+    options, _ = add_model_with_adapter(hub, tmp_path)
+    config = initialize(*options, "--no-egress").config
     file = tmp_path / "config.yaml"
     for weights, codes in ((config["weights"], []), (config["weights"][:1], ["egress_blocked"])):
         file.write_text(yaml.safe_dump({**config, "weights": weights}))
         found = examine(tmp_path, file).findings
         assert [each.code for each in found if each.code.startswith("egress")] == codes
-    assert "needs 'org/" in refused(command, "--no-egress", "--no-weights")
+    assert "needs 'org/" in refused(*options, "--no-egress", "--no-weights")
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,7 @@ def test_adapters_that_nothing_delivers(
         (("--instance-type", "L4:4x16", "--accelerator", "L4"), "use one of them"),
         (("--instance-type", "H100:2"), "--instance-type is 'H100:2': "),
         (("--node-count", "2"), "the engine has 1 ranks"),
+        (("--adapter", "sql"), "--adapter is 'sql'; it must be NAME=REPO."),
     ],
 )
 def test_options_that_contradict(

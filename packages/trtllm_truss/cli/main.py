@@ -40,7 +40,7 @@ SERVER_COMMANDS: Commands = {
 }
 
 
-_SERVERS = frozenset({"vllm", "trtllm-serve", "text-generation-launcher", "docker"})
+_SERVERS = frozenset({"trtllm-serve", "docker"})
 """Programs whose command lines `init` and `import` read."""
 
 _OF_RANK_0 = frozenset({"serve", "dynamo"})

@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="SOURCE",
         help="a config.yaml with trt_llm, a folder of inflight_batcher_llm, a quoted command line "
-        "of vllm, trtllm-serve or text-generation-launcher (docker run included), a script or "
-        "YAML with one, or a file of variables",
+        "of trtllm-serve (docker run included), a script or YAML with one, or a file of variables",
     )
     parser.add_argument("--kind", choices=sorted(IMPORTERS), help="whose options they are")
     parser.add_argument(

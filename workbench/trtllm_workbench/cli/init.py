@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", metavar="REPO", help="its tokenizer, in the same forms (default: ENGINE's)"
     )
     parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME=REPO",
+        help="a LoRA adapter of a checkpoint; may be repeated",
+    )
+    parser.add_argument(
         "--output", type=Path, metavar="DIR", help="a new or empty folder (default: ENGINE's name)"
     )
     parser.add_argument(
@@ -84,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
     init_options = InitOptions(
         engine=options.engine,
         tokenizer=options.tokenizer,
+        adapters=options.adapter,
         accelerator=options.accelerator,
         instance_type=options.instance_type,
         node_count=options.node_count,

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.rules import Given, OptionRule, find_rule, not_needed, unsupported
@@ -56,11 +57,12 @@ _PROMPT = re.compile(r"(?m)^\s*\$ ")
 _ENDS = frozenset(";&|\n")
 _REDIRECTIONS = frozenset("<>")
 _VALUE = re.compile(r"(?!-)|-\d")
-_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
-_IMAGES = {
-    "vllm": re.compile(r"vllm/vllm-|vllm-openai|/vllm:(?!/)"),
-    "tgi": re.compile(r"text-generation-inference(:(?!/)|@|$)"),
-}
+_NOT_CONVERTED = re.compile(
+    r"(?:^|/)(?:vllm serve|text-generation-launcher)\b|-m vllm\.entrypoints\."
+    r"|vllm/vllm-|vllm-openai|/vllm:(?!/)|text-generation-inference(?::(?!/)|@|$)"
+)
+"""Commands and images of vLLM and TGI."""
+
 _OTHER_COMMANDS = ("disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve", "grpc")
 
 
@@ -162,10 +164,6 @@ def _program(words: Sequence[str]) -> tuple[str, int, int] | None:
     """Return a server's kind, and the places of its name and of its arguments."""
     for place, word in enumerate(words):
         base, then = word.rsplit("/", 1)[-1], (words[place + 1] if place + 1 < len(words) else "")
-        if (base, then) == ("vllm", "serve") or (word == "-m" and then in _MODULES):
-            return "vllm", place, place + 2
-        if base == "text-generation-launcher":
-            return "tgi", place, place + 1
         if base == "trtllm-serve":
             if then in _OTHER_COMMANDS:
                 raise SettingsError(
@@ -173,11 +171,11 @@ def _program(words: Sequence[str]) -> tuple[str, int, int] | None:
                     "`trtllm-serve` command of one server."
                 )
             return "trtllm-serve", place, place + (2 if then == "serve" else 1)
-    if {"docker", "podman"} & {word.rsplit("/", 1)[-1] for word in words}:
-        for place, word in enumerate(words):
-            for kind, image in _IMAGES.items():
-                if image.search(word) and _VALUE.match(word) and "=" not in word:
-                    return kind, place + 1, place + 1
+    if any(map(_NOT_CONVERTED.search, map(" ".join, pairwise([*words, ""])))):
+        raise SettingsError(
+            "the command is vLLM's or TGI's, whose options are not converted; name the model "
+            "itself, trtllm-truss init org/model, and see docs/importing.md for its options."
+        )
     return None
 
 

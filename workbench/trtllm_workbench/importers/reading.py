@@ -13,7 +13,7 @@ from yaml.composer import ComposerError
 
 from trtllm_truss import yaml_files
 from trtllm_truss.errors import SettingsError
-from trtllm_workbench.importers import baseten, lmi, tgi, triton, trtllm_serve, vllm
+from trtllm_workbench.importers import baseten, lmi, triton, trtllm_serve
 from trtllm_workbench.importers.command_lines import (
     DOCKER,
     Command,
@@ -61,12 +61,8 @@ IMPORTERS: Mapping[str, Importer] = {
         files_win=True,
         file_options=("extra_llm_api_options", "config"),
     ),
-    "vllm": Importer(vllm.TABLE, vllm.convert, file_options=("config",)),
-    "tgi": Importer(tgi.TABLE, tgi.convert),
 }
 """The importers by the names of `--kind`."""
-
-_OF_LMI = ("option.", "OPTION_", "SERVING_")
 
 
 @dataclass(slots=True)
@@ -190,7 +186,7 @@ def _read(names: Sequence[str]) -> _Parts:
             if command is None:
                 raise SettingsError(
                     f"SOURCE is {name[:_SHOWN]!r}, which is no file, no folder and no command of "
-                    "vllm, trtllm-serve or text-generation-launcher; "
+                    "trtllm-serve; "
                     + ("quote the whole command." if len(names) > 1 else "correct it.")
                 )
             parts.commands.append(command)
@@ -271,13 +267,9 @@ def _kind(parts: _Parts, origin: str) -> str:
         if "trt_llm" in content:
             kinds.add("baseten")
         elif not kinds:
-            kinds |= _kinds_of(content, ("trtllm-serve", "vllm"))
+            kinds |= {"trtllm-serve"} if _is_known(content) else set()
     if parts.lines and not kinds:
-        lower = [name.lower() for name in parts.lines]
-        of_lmi = any(name.startswith(_OF_LMI) for name in parts.lines)
-        kinds = {"lmi"} if of_lmi else _kinds_of(lower, ("tgi", "lmi"))
-        if kinds != {"tgi"}:
-            kinds = {"lmi"}
+        kinds = {"lmi"}
     if len(kinds) > 1 and (parts.commands or parts.folders or len(parts.mappings) > 1):
         raise SettingsError(
             f"{origin} are sources of several kinds ({', '.join(sorted(kinds))}); import them one "
@@ -286,14 +278,9 @@ def _kind(parts: _Parts, origin: str) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def _kinds_of(names: Any, kinds: Sequence[str]) -> set[str]:
-    """Return the kinds that know the most names."""
-    known = {
-        kind: sum(_known(str(name), IMPORTERS[kind].table.rules) for name in names)
-        for kind in kinds
-    }
-    most = max(known.values())
-    return {kind for kind, count in known.items() if count == most and most}
+def _is_known(content: Mapping[str, Any]) -> bool:
+    """Return whether `trtllm-serve` knows an option of a YAML."""
+    return any(_known(name, trtllm_serve.TABLE.rules) for name in content)
 
 
 def _known(name: str, rules: Mapping[str, OptionRule]) -> bool:

@@ -99,6 +99,7 @@ class InitOptions:
     Attributes:
         engine: the engine or its LMI settings.
         tokenizer: its tokenizer's repository; None is the engine's.
+        adapters: `NAME=REPO` for each LoRA adapter of a checkpoint.
         accelerator: `resources.accelerator`; None chooses one.
         instance_type: `resources.instance_type`, in place of an accelerator.
         node_count: hosts that share the engine; None is one.
@@ -111,6 +112,7 @@ class InitOptions:
 
     engine: str
     tokenizer: str | None = None
+    adapters: Sequence[str] = ()
     accelerator: str | None = None
     instance_type: str | None = None
     node_count: int | None = None
@@ -178,6 +180,8 @@ def make_plan(options: InitOptions, origin: Origin, environment: Environment) ->
         metadata["trust_remote_code"] = True
     if options.nodes > 1:
         metadata["nodes"] = options.nodes
+    if options.adapters:
+        metadata["lora_adapters"] = dict(map(_adapter, options.adapters))
     settings = parse_settings({"model_metadata": metadata})
     planned = _plan_engine if settings.engine_repository is not None else _plan_build
     # Another server's settings keep that server's defaults.
@@ -646,6 +650,13 @@ class _States:
 def _completed(metadata: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Add what is absent, behind what is there."""
     return merged(merged(metadata, more), metadata)
+
+
+def _adapter(text: str) -> tuple[str, str]:
+    name, equals, repository = text.partition("=")
+    if not (name and equals and repository):
+        raise SettingsError(f"--adapter is {text!r}; it must be NAME=REPO.")
+    return name, repository
 
 
 def _tokenizer(repository: str, revision: str | None) -> dict[str, Any]:
