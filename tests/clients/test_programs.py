@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ _QUIET = {
 
 
 @pytest.fixture
-def run(scripted: str, tmp_path: Path) -> Run:
+def run(scripted: str, tmp_path: Path) -> Iterator[Run]:
     """Run a program with the variables and the file of a section, in its own home and folder."""
     home, folder = tmp_path / "home", tmp_path / "work"
     home.mkdir()
@@ -71,7 +71,32 @@ def run(scripted: str, tmp_path: Path) -> Run:
         return said
 
     run.address = scripted  # type: ignore[attr-defined]
-    return run
+    yield run
+    for pid in started_in(home):  # daemons, in sessions of their own: Cline's hub
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def started_in(home: Path) -> Iterator[int]:
+    """Yield the processes with this home."""
+    variable = f"HOME={home}".encode()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if variable in file.read_bytes().split(b"\0"):
+                yield int(file.parent.name)
+
+
+def test_daemons_are_found_by_their_home(tmp_path: Path) -> None:
+    """Nothing of a program is left behind."""
+    daemon = subprocess.Popen(
+        ["sleep", "60"], env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    )
+    try:
+        assert [*started_in(tmp_path)] == [daemon.pid]
+    finally:
+        daemon.kill()
+        daemon.wait()
+    assert [*started_in(tmp_path)] == []
 
 
 def test_codex(run: Run) -> None:

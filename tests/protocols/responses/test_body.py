@@ -211,7 +211,11 @@ def test_every_field_of_the_clients_type_is_known() -> None:
         ({"metadata": {"a": "b" * 513}}, "metadata", "at most 512 characters"),
         ({"metadata": {"a" * 65: "b"}}, "metadata", "at most 64 characters"),
         ({"tools": [{"type": "web_search"}]}, "tools", 'tools.0. is {"type": "web_search"}'),
-        ({"tools": [{"type": "web_search"}]}, "tools", 'in Codex: web_search = "disabled"'),
+        (
+            {"tools": [{"type": "web_search"}]},
+            "tools",
+            'off in the client .Codex: web_search = "dis',
+        ),
         ({"tools": [{"type": "file_search"}]}, "tools", "must be of type function"),
         ({"tools": [{"type": "mcp"}]}, "tools", "send its tools as functions"),
         ({"tools": [{**PATCH, "format": {"type": "grammar"}}]}, "tools", r"0\].format is .*free"),

@@ -186,8 +186,8 @@ def _no_function(path: str, tool: Any) -> InvalidRequest:
     kind = tool.get("type") if isinstance(tool, Mapping) else None
     if isinstance(kind, str) and kind.startswith("web_search"):
         return InvalidRequest(
-            f"{path} is {shown(tool)}; this server searches nothing. Leave it out (in Codex: "
-            'web_search = "disabled").',
+            f"{path} is {shown(tool)}; this server searches nothing. Leave it out, or turn web "
+            'search off in the client (Codex: web_search = "disabled" in its config.toml).',
             param="tools",
         )
     if kind == "mcp":
