@@ -20,6 +20,10 @@ GUIDE_BYTES = "guide_bytes"
 """Parameter of a Triton request: the memory of the compiled guide in bytes, as its check measured
 it. The CPU engine then does not check the guide itself."""
 
+UNREPEATABLE = "unrepeatable"
+"""Parameter of a Triton request: true if nobody knows its seed. On the CPU engine the rounding of
+its answer then depends on other requests."""
+
 
 class Guide(NamedTuple):
     """A constraint on the whole answer, except for its reasoning.

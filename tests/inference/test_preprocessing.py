@@ -50,6 +50,22 @@ async def test_engine_request_fields(tokenizer: TextTokenizer) -> None:
     assert not plan.engine_request.streaming
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_repeatable"),
+    [({}, False), ({"sampling": Sampling(seed=0)}, True), ({"token_details": True}, True)],
+    ids=["a drawn seed", "the caller's seed", "a drawn seed that the caller may learn"],
+)
+async def test_an_answer_can_be_repeated_with_a_seed_that_the_caller_knows(
+    tokenizer: TextTokenizer, changes: dict[str, Any], is_repeatable: bool
+) -> None:
+    on_cpu = await plans(tokenizer, n=2, **changes)
+    assert [plan.engine_request.is_repeatable for plan in on_cpu] == [is_repeatable] * 2
+    compiled = inspect_config(new_config(), listing(new_config()))
+    request = GenerationRequest(prompt="Hi", max_tokens=5, **changes)
+    (on_gpu,) = await Preprocessor(compiled, tokenizer, ALL).prepare(request, map(str, count()))
+    assert on_gpu.engine_request.is_repeatable
+
+
 async def test_chat_arguments_reach_the_template(tokenizer: TextTokenizer) -> None:
     chat = ChatFormat(add_generation_prompt=False, continue_final_message=True)
     (plan,) = await plans(tokenizer, prompt=None, messages=CHAT, chat=chat)

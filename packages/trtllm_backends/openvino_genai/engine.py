@@ -166,9 +166,10 @@ class GenAiEngine:
 
     With quantized weights OpenVINO 2026.4 multiplies one row by another kernel than two or more,
     with other rounding, so an answer would depend on concurrent requests. A companion, a request
-    whose tokens nobody reads, adds a row where there may be only one: about 7 % of CPU time per
-    token. (`DYNAMIC_QUANTIZATION_GROUP_SIZE: 0` has the same effect for 40 % with one request and
-    120 % with eight.)
+    whose tokens nobody reads, adds a row where there may be only one, for a fifth to a third of the
+    CPU time per token, unless nobody can ask for the answer again.
+    (`DYNAMIC_QUANTIZATION_GROUP_SIZE: 0` has the same effect for 40 % with one request and 120 %
+    with eight.)
 
     A step holds Python's global lock from beginning to end, so other threads run between steps.
 
@@ -254,7 +255,8 @@ class GenAiEngine:
         """Generate one token for every request, or read a part of some prompts.
 
         Args:
-            accompanied: add the companion; needed unless two requests or more run.
+            accompanied: add the companion; needed for an answer that must not depend on other
+                requests, unless two requests or more run.
 
         Raises:
             RuntimeError: the pipeline failed; `reload` before the next step.

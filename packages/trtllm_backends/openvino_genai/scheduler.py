@@ -431,7 +431,7 @@ class Scheduler:
         interval_s = response_interval_s(streams, self._settings.response_interval_s)
         try:
             if generating:
-                self._engine.step(accompanied=generating < 2)
+                self._engine.step(accompanied=generating < 2 and self._must_repeat)
         except (RuntimeError, MemoryError) as error:
             logger.exception("a step failed; loading the model again")
             self._fail_running(f"The engine failed: {error}")
@@ -440,6 +440,13 @@ class Scheduler:
             return
         self._compute_score(interval_s)
         self._running = [g for g in self._running if not g.collect(interval_s)]
+
+    @property
+    def _must_repeat(self) -> bool:
+        """Return True if an answer or a prompt must not depend on how many requests run."""
+        return self._long_prompts.is_reading or any(
+            g.generating and g.request.is_repeatable for g in self._running
+        )
 
     def _compute_score(self, interval_s: float) -> None:
         """Compute a part of the score that was waited for longest."""

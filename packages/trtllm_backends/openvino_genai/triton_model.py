@@ -14,7 +14,7 @@ from trtllm_backends.tensors import Tensors
 from trtllm_backends.token_model.request import read_request
 from trtllm_backends.token_model.responses import ResponseSender
 from trtllm_backends.token_model.triton import TokenModel
-from trtllm_truss.requests import GUIDE_BYTES
+from trtllm_truss.requests import GUIDE_BYTES, UNREPEATABLE
 
 logger = logging.getLogger(__package__)
 
@@ -50,17 +50,19 @@ class TritonPythonModel(TokenModel):
 
     def submit(self, request: Any, tensors: Tensors, sender: ResponseSender) -> None:
         """Implement `TokenModel.submit`."""
+        parameters = json.loads(request.parameters())
         read = read_request(
             request.request_id(),
             tensors,
             request.requested_output_names(),
             self._limits,
-            guide_bytes=_guide_bytes(request),
+            guide_bytes=_guide_bytes(parameters),
+            is_seeded=parameters.get(UNREPEATABLE) is not True,
         )
         validate_scored(read)
         self._scheduler.submit(read, sender)
 
 
-def _guide_bytes(request: Any) -> int | None:
-    value = json.loads(request.parameters()).get(GUIDE_BYTES)
+def _guide_bytes(parameters: dict[str, Any]) -> int | None:
+    value = parameters.get(GUIDE_BYTES)
     return value if isinstance(value, int) else None

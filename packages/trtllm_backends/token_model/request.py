@@ -296,6 +296,7 @@ class TensorRequest:
         guide: constraint on the answer; None for any text.
         guide_bytes: memory of the compiled guide, if the sender has checked it, as the Truss does;
             None if not.
+        is_repeatable: False if the answer may depend on other requests.
         outputs: names of the output tensors to build.
         top_log_probs: likeliest tokens to return at each place.
     """
@@ -312,6 +313,7 @@ class TensorRequest:
     echo_prompt: bool
     outputs: frozenset[str]
     top_log_probs: int = 0
+    is_repeatable: bool = True
 
     @property
     def scores_prompt(self) -> bool:
@@ -332,8 +334,12 @@ def read_request(
     limits: ModelLimits,
     *,
     guide_bytes: int | None = None,
+    is_seeded: bool = True,
 ) -> TensorRequest:
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
+
+    Args:
+        is_seeded: False if nobody can ask for the same seed again.
 
     Raises:
         InvalidRequest: it cannot be served; the caller is at fault.
@@ -361,6 +367,7 @@ def read_request(
         echo_prompt=not (streaming or exclude_prompt),
         outputs=_read_outputs(tensors, requested_outputs),
         top_log_probs=_read_top_log_probs(tensors),
+        is_repeatable=is_seeded or sampling.decoding.is_greedy or sampling.beam_width > 1,
     )
     _check_guided(request, limits.engine)
     _check_end(request, limits.engine)

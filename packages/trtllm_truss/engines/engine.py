@@ -164,6 +164,8 @@ class Engine(ABC):
     room for those."""
     counts_guides: ClassVar[bool] = False
     """True if a request tells it the memory of its compiled guide."""
+    rounds_by_rows: ClassVar[bool] = False
+    """True if the rows of a step change its rounding, and keeping it the same costs time."""
     guides_set_the_end: ClassVar[bool] = False
     """True if it refuses `min_tokens` beside a guide."""
     huge_pages: ClassVar[bool] = False

@@ -494,6 +494,7 @@ class Preprocessor:
             prompt_log_probs=request.scores_prompt,
             logits=logits,
             guide=request.guide,
+            is_repeatable=not (self._engine.rounds_by_rows and _is_drawn(request)),
             lora_task_id=capabilities.adapter_of(request),
             logit_bias=request.logit_bias,
             vocab_size=capabilities.biased_tokens or capabilities.logits_vocabulary,
@@ -583,6 +584,11 @@ class Preprocessor:
 def _streams(request: GenerationRequest) -> bool:
     """Return False for beams, which are ranked only when all have ended."""
     return request.beam_width == 1
+
+
+def _is_drawn(request: GenerationRequest) -> bool:
+    """Return True if the seed is drawn here, and its caller will not know it."""
+    return request.sampling.seed is None and not request.shows_tokens
 
 
 def _with_seed(sampling: Sampling) -> Sampling:

@@ -50,9 +50,11 @@ def request(
     request_id: str = "",
     outputs: tuple[str, ...] = OUTPUTS,
     limits: ModelLimits = LIMITS,
+    is_seeded: bool = True,
     **inputs: Any,
 ) -> TensorRequest:
-    return read_request(request_id, tensors(prompt, output_len, **inputs), outputs, limits)
+    given = tensors(prompt, output_len, **inputs)
+    return read_request(request_id, given, outputs, limits, is_seeded=is_seeded)
 
 
 def word_list(*words: list[int]) -> NDArray[np.int32]:

@@ -156,6 +156,11 @@ def test_a_guide_travels_as_two_strings():
     assert sent["guided_decoding_guide"] == ("BYTES", [1, 1], b"\x03\0\0\0\xc3\xa9+")
 
 
+def test_an_answer_that_nobody_repeats_is_marked_by_a_parameter():
+    assert encode(is_repeatable=False).parameters["unrepeatable"].bool_param is True
+    assert "unrepeatable" not in encode().parameters
+
+
 def test_a_checked_guide_is_marked_by_a_parameter():
     message = encode(guide=Guide("regex", "a"), guide_bytes=0)
     assert message.parameters["guide_bytes"].int64_param == 0

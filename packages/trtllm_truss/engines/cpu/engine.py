@@ -54,6 +54,7 @@ class CpuEngine(Engine):
     call_share = 1 / 4
     """A step of 64 requests takes 200 ms on two cores, one of 16 takes 80 ms."""
     counts_guides = True
+    rounds_by_rows = True
     guides_set_the_end = True
     scores_beams = False
     huge_pages = True

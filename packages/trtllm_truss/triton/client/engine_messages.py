@@ -34,6 +34,8 @@ class EngineRequest:
         guide: constraint on the answer; requires an `end_id`.
         guide_bytes: memory of the compiled guide. With it the CPU engine does not check the guide,
             and sends empty chunks while the guide compiles.
+        is_repeatable: False if nobody can ask for the same answer again, which may then depend on
+            other requests.
         lora_task_id: the adapter to generate with, which the engine has loaded before.
         logit_bias: logit offsets by token id.
         vocab_size: of the engine, for `logit_bias` and `logits`.
@@ -57,6 +59,7 @@ class EngineRequest:
     logits: Literal["generation", "context"] | None = None
     guide: Guide | None = None
     guide_bytes: int | None = None
+    is_repeatable: bool = True
     lora_task_id: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     vocab_size: int = 0

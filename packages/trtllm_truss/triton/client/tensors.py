@@ -32,7 +32,7 @@ from trtllm_truss.releases import (
     rows_for,
 )
 from trtllm_truss.request_fields import SAMPLING, Sampling
-from trtllm_truss.requests import GUIDE_BYTES
+from trtllm_truss.requests import GUIDE_BYTES, UNREPEATABLE
 from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest, Logits
 from trtllm_truss.triton.client.failures import from_stream_text
 from trtllm_truss.triton.client.grpc_connection import Payload
@@ -159,6 +159,8 @@ def encode_request(request: EngineRequest, *, model_name: str, known: EngineInpu
     _add_words(message, request)
     _add_bias(message, request)
     _add_guide(message, request)
+    if not request.is_repeatable:
+        message.parameters[UNREPEATABLE].bool_param = True
     if request.logits is not None:
         name = f"return_{request.logits}_logits"
         _add(message, name, [1, 1], _pack_scalar(name, True))

@@ -398,6 +398,42 @@ def test_closing_fails_what_still_runs(engine: GenAiEngine, model_folder: Path) 
         assert caller.finals == 1
 
 
+class NotingEngine:
+    """The real engine; notes whether a step has a companion."""
+
+    def __init__(self, engine: GenAiEngine) -> None:
+        self._engine = engine
+        self.accompanied: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self, *, accompanied: bool) -> None:
+        self.accompanied.append(accompanied)
+        self._engine.step(accompanied=accompanied)
+
+
+@pytest.mark.parametrize(
+    ("is_seeded", "sampling", "is_accompanied"),
+    [(True, {"runtime_top_k": 50}, True), (False, {"runtime_top_k": 50}, False), (False, {}, True)],
+    ids=["of a seed", "of no known seed", "greedy"],
+)
+def test_only_an_answer_that_can_be_asked_for_again_has_a_companion(
+    engine: GenAiEngine,
+    start_scheduler: StartScheduler,
+    is_seeded: bool,
+    sampling: dict[str, int],
+    is_accompanied: bool,
+) -> None:
+    noting = NotingEngine(engine)
+    scheduler = start_scheduler(noting)  # type: ignore[arg-type]
+    caller = Caller()
+    inputs = {name: np.array([[value]], np.int32) for name, value in sampling.items()}
+    scheduler.submit(request(is_seeded=is_seeded, **inputs), caller)
+    assert caller.wait().error is None
+    assert {*noting.accompanied} == {is_accompanied}
+
+
 class BreakingEngine:
     """The real engine, with failing steps."""
 
