@@ -110,6 +110,7 @@ INDEPENDENT = [
     {"engines.compiled", "engines.cpu"},
     {"engines.checkpoint", "engines.cpu"},
     {"triton", "text"},
+    {"protocols", "engines"},
     {"protocols", "inference"},
     {"protocols", "serving"},
     {"protocols", "triton"},

@@ -9,7 +9,8 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from trtllm_truss.protocols.fields import Unsupported
+from trtllm_truss.engines.kinds import KINDS
+from trtllm_truss.protocols.fields import ROW, Unsupported
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 _CELL_CHARACTERS = 300
@@ -93,6 +94,10 @@ def _meaning(field: FieldInfo) -> str:
     ]
     bounds += [f"`{json.dumps(choice)}`" for choice in _choices(field.annotation)]
     meaning = [field.description] if field.description else []
+    extra = field.json_schema_extra
+    row = extra.get(ROW) if isinstance(extra, dict) else None
+    if others := [kind.answering for kind in KINDS if row in kind.refused_fields]:
+        meaning.append(f"Not with {' or '.join(others)}.")
     return " ".join([*meaning, *([f"({', '.join(bounds)})"] if bounds else [])])
 
 

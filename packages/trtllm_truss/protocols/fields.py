@@ -11,7 +11,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import (
     MAX_GUIDE_CHARACTERS,
@@ -92,6 +91,10 @@ def with_request_fields(
     return add
 
 
+ROW = "row"
+"""Key of a field's extra with the name of its row: pages name the engines that refuse it."""
+
+
 def body_field(name: str, **own: Any) -> Any:
     """Return pydantic's field of a row.
 
@@ -105,13 +108,8 @@ def body_field(name: str, **own: Any) -> Any:
         arguments = {"default": row.default}
     if row.zero is None:  # else the type has the limits
         arguments |= _limits(row)
-    return Field(**{**arguments, "description": _sentence(row), **own})
-
-
-def _sentence(row: RequestField) -> str:
-    """Return the meaning, and the engines that refuse the field."""
-    others = [kind.answering for kind in KINDS if row.name in kind.refused_fields]
-    return f"{row.meaning} Not with {' or '.join(others)}." if others else row.meaning
+    extra = {ROW: row.name}
+    return Field(**{**arguments, "description": row.meaning, "json_schema_extra": extra, **own})
 
 
 def _type(row: RequestField) -> Any:
