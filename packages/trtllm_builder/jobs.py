@@ -460,7 +460,8 @@ def prepare_build(
     build = settings.build
     if build is None:
         raise SettingsError(
-            "config.yaml: model_metadata.build is missing; it describes the build (docs/build.md)."
+            "config.yaml: model_metadata.build is missing; add it with checkpoint_repository, the "
+            "weights to build from (docs/build.md)."
         )
     source = source or find_checkpoint(settings, build, token)
     checkpoint = source.checkpoint

@@ -67,7 +67,11 @@ def test_what_is_missing_is_named(
 @pytest.mark.parametrize(
     ("name", "limits", "part"),
     [
-        ("/dev/shm", {"shm_free_bytes": 64 << 20}, "64 MiB are free; 2 rank(s) need 2048 MiB"),
+        (
+            "/dev/shm",
+            {"shm_free_bytes": 64 << 20},
+            "64 MiB are free; 2048 MiB are needed for 2 ranks",
+        ),
         ("/dev/shm", {"shm_free_bytes": None}, "does not exist"),
         ("limits", {"open_files": 256}, "open files 256 (--ulimit nofile=65536)"),
         ("limits", {"stack_bytes": 1 << 20}, "stack 1 MiB (--ulimit stack=67108864)"),

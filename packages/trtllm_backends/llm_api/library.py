@@ -189,7 +189,10 @@ def _first(*modules: Any, name: str) -> Any:
     for module in modules:
         if hasattr(module, name):
             return getattr(module, name)
-    raise ImportError(f"tensorrt_llm has no {name}; use an image that docs/llm-api.md lists.")
+    raise ImportError(
+        f"tensorrt_llm has no {name}; use a Triton image of TensorRT-LLM 1.0 or later "
+        "(docs/llm-api.md)."
+    )
 
 
 def _argument_names(llmapi: Any) -> Iterator[str]:

@@ -482,7 +482,7 @@ def container_sentences(python: Path, runtime: TensorRtLlm, cuda: Cuda) -> list[
     """State Python, driver, CUDA and compatibility mode, one sentence each."""
     return [
         f"Python: {python} ({platform.python_version()}); {_runtime_sentence(runtime)}",
-        f"NVIDIA driver: {cuda.driver_version or 'none'}",
+        f"NVIDIA driver: {cuda.driver_version or 'none on this machine'}",
         f"CUDA: {cuda.version or 'none'}",
         f"CUDA compatibility: {_mode_sentence(cuda)}",
     ]

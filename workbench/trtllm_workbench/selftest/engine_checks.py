@@ -517,8 +517,8 @@ def _shared_memory(machine: Machine, ranks: int) -> Held:
         raise FellShort("it does not exist; mount a tmpfs there")
     if free < needed:
         raise FellShort(
-            f"{free >> 20} MiB are free; {ranks} rank(s) need {needed >> 20} MiB (Docker: "
-            "--shm-size)"
+            f"{free >> 20} MiB are free; {needed >> 20} MiB are needed for {ranks} "
+            f"{'rank' if ranks == 1 else 'ranks'} (Docker: --shm-size)"
         )
     return Held(f"{free >> 20} MiB free, {needed >> 20} MiB needed", {"free_bytes": free})
 

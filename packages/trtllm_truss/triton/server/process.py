@@ -275,7 +275,10 @@ class ServerProcess:
         if not is_ready(self.grpc_address, MODEL_NAME, server_id=launch.run_id):
             return False
         if not close_control_port(launch.run_id, launch.ports.mpi):
-            logger.warning("mpirun still listens on every address; see docs/deploy.md")
+            logger.warning(
+                "mpirun still listens on every address; close its ports to the network "
+                "(docs/deploy.md)"
+            )
         with self._lock:
             if self._state is State.STARTING:
                 self._state = State.READY
