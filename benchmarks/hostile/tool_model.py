@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.engine.folder import write_engine
 from benchmarks.paths import smollm2_file
 from benchmarks.servers.configuration import write_config
-from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 _SPECIAL_TOKENS = 1000
 _TEMPLATE = Path(__file__).with_name("tool_template.jinja")

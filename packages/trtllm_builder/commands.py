@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_truss.engines.host import PINNED_VERSION, ComputeCapability, HostInfo, parse_accelerator
+from trtllm_truss.engines.gpus import ComputeCapability, parse_accelerator
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.releases import Release, holds, read_table, release
 from trtllm_truss.settings.build import Awq, Build, Fp8, SmoothQuant, WeightOnly

@@ -41,6 +41,7 @@ from trtllm_builder.plan import BuildPlan, Step, plan_build
 from trtllm_truss.artifacts.listing import Source, has_sha256
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.transfer import free_bytes
+from trtllm_truss.engines.adapters import ADAPTER_CONFIG
 from trtllm_truss.engines.capacity import (
     CacheSettings,
     CacheShape,
@@ -51,15 +52,9 @@ from trtllm_truss.engines.capacity import (
 from trtllm_truss.engines.engine_files import CONFIG_FILE
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import MANIFEST_FILE, read_manifest
-from trtllm_truss.engines.model_config import (
-    ADAPTER_CONFIG,
-    TEXTS,
-    Checkpoint,
-    bits,
-    cache_bits,
-    parse_checkpoint,
-    without_code,
-)
+from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
+from trtllm_truss.engines.quantization import bits, cache_bits
+from trtllm_truss.engines.without_code import TEXTS, without_code
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.json_files import parse_json
 from trtllm_truss.settings.build import Awq, Build

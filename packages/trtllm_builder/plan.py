@@ -32,8 +32,10 @@ from trtllm_builder.commands import (
     find_family,
     wants_paged_context,
 )
-from trtllm_truss.engines.host import IMAGES, ComputeCapability
-from trtllm_truss.engines.model_config import MINIMUM_CAPABILITY, Checkpoint
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.images import IMAGES
+from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.quantization import MINIMUM_CAPABILITY
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import FACTS, dotted, holds
 from trtllm_truss.settings.build import Awq, Build

@@ -33,7 +33,8 @@ from trtllm_builder.plan import Step
 from trtllm_builder.publishing import find_published, publish
 from trtllm_truss.artifacts.listing import tokenizer_files
 from trtllm_truss.artifacts.open_repository import shared_folder
-from trtllm_truss.engines.host import HostInfo, image_for
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import image_for
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import (
     Manifest,

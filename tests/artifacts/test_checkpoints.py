@@ -14,7 +14,8 @@ from tests.support.lora import adapter_files, adapter_weights
 
 from trtllm_truss.cli.check import CheckReport, examine
 from trtllm_truss.engines.checkpoint.adapter_files import HEAD_BYTES
-from trtllm_truss.engines.host import Gpu, HostInfo
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preparation import ResolvedEngine, resolve_engine, supervised_limits
 from trtllm_truss.settings.loading import Environment, parse_settings

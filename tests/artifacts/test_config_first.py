@@ -14,7 +14,8 @@ from tests.support.s3_server import S3Server
 
 from trtllm_truss.cli.check import examine
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import Gpu, HostInfo
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import (
     FileRecord,
     Manifest,

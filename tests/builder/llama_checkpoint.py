@@ -20,7 +20,7 @@ from tests.support.smollm2 import TensorReader
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from trtllm_truss.gguf import read_metadata
-from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 Weights = dict[str, NDArray[np.float32]]
 

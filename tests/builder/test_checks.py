@@ -9,7 +9,7 @@ from tests.builder.checkpoints import A100, CONFIGS, H100, checkpoint, settings
 
 from trtllm_builder.commands import Target
 from trtllm_builder.plan import plan_build
-from trtllm_truss.engines.host import image_for
+from trtllm_truss.engines.images import image_for
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import ArtifactError, SettingsError
 

@@ -23,7 +23,7 @@ from tests.tool_calls.test_registry import CALLS, template
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.host import PINNED_IMAGE
+from trtllm_truss.engines.images import PINNED_IMAGE
 from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.preparation import prepare
 from trtllm_truss.settings.loading import read_environment

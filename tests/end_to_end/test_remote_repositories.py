@@ -18,7 +18,7 @@ from tests.support.truss_process import Served
 from tests.support.waiting import settles
 
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
-from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 pytestmark = pytest.mark.server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.engines.host import ACCELERATORS, Gpu, parse_accelerator
+from trtllm_truss.engines.gpus import ACCELERATORS, Gpu, parse_accelerator
 
 
 @pytest.mark.parametrize(

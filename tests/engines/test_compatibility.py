@@ -18,7 +18,9 @@ from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
-from trtllm_truss.engines.host import PINNED_IMAGE, Gpu, HostInfo
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import PINNED_IMAGE
 from trtllm_truss.engines.kinds import check_compatibility
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings

@@ -17,7 +17,7 @@ from tests.engines.engine_configs import (
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.compiled.config import parse_config
-from trtllm_truss.engines.host import image_for
+from trtllm_truss.engines.images import image_for
 from trtllm_truss.errors import ArtifactError
 
 ERAS = {

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.support.paths import ROOT
 
-from trtllm_truss.engines.host import (
+from trtllm_truss.engines.images import (
     IMAGES,
     PINNED_IMAGE,
     PINNED_VERSION,

@@ -20,7 +20,7 @@ from trtllm_truss.endpoints.application import Application
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 CONTEXT_TOKENS = 512

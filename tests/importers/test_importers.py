@@ -16,7 +16,7 @@ from tests.scaffold.conftest import TOKENIZER, Initialize
 from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
 
-from trtllm_truss.engines.host import IMAGES
+from trtllm_truss.engines.images import IMAGES
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_workbench.cli.main import main

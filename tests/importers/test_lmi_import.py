@@ -13,7 +13,7 @@ from tests.engines.checkpoint.checkpoints import listing, llama
 from tests.support.inspection import inspect_config
 from tests.support.paths import ROOT
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build

@@ -35,7 +35,7 @@ from trtllm_truss.requests import (
 )
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.tool_calls.catalog import REASONING_FORMATS
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 

@@ -21,7 +21,7 @@ from trtllm_truss.protocols.tool_use import ModelFormats, ToolUse
 from trtllm_truss.requests import FinishReason, GenerationRequest, Guide
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.tool_calls.catalog import REASONING_FORMATS, TOOL_FORMATS
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.tool_format import write_call

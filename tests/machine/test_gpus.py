@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from trtllm_truss.engines.host import Gpu
+from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.machine.describe import Gpus, find_gpus
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-cccc-3"]

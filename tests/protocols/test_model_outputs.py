@@ -26,7 +26,7 @@ from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.protocols import tool_use
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 
 Json = dict[str, Any]

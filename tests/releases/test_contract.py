@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.releases import INPUTS, OUTPUTS, rows_for
 from trtllm_truss.settings.runtime import PARAMETERS
 

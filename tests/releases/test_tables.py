@@ -17,8 +17,8 @@ from trtllm_truss.engines.checkpoint.argument_table import SECTIONS, Argument
 from trtllm_truss.engines.checkpoint.arguments import RuntimeKey
 from trtllm_truss.engines.checkpoint.variants import Variant
 from trtllm_truss.engines.checkpoint.weights import Architecture, Method, UnreadMethod, Unserved
-from trtllm_truss.engines.host import IMAGES, Image, MinimumDriver
-from trtllm_truss.engines.model_config import (
+from trtllm_truss.engines.images import IMAGES, Image, MinimumDriver
+from trtllm_truss.engines.quantization import (
     MINIMUM_CAPABILITY,
     QUANTIZATIONS,
     Format,

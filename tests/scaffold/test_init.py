@@ -28,7 +28,7 @@ from tests.support.s3_server import S3Server
 from tests.support.smollm2 import write_small_smollm2
 
 from trtllm_builder.converters import INSTALL_COMMAND
-from trtllm_truss.engines.host import IMAGES, image_for
+from trtllm_truss.engines.images import IMAGES, image_for
 from trtllm_workbench.cli.main import main
 
 Refused = Callable[..., str]

@@ -29,7 +29,8 @@ from tests.support.warm_python import run_warm
 
 from trtllm_truss.cli.baseten import Need
 from trtllm_truss.cli.check import examine
-from trtllm_truss.engines.host import HostInfo, accelerator_of
+from trtllm_truss.engines.gpus import accelerator_of
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.serving.preparation import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.engines.host import Gpu
+from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.machine.describe import CompatibilityMode, Gpus, Machine, inspect_machine
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.selftest.engine_checks import machine_checks

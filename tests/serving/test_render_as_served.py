@@ -11,7 +11,8 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.engines.host import IMAGES, PINNED_VERSION, HostInfo
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import IMAGES, PINNED_VERSION
 from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.runtime import PARAMETERS, RuntimeOptions

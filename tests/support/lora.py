@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from trtllm_truss.engines.model_config import AdaptedLayer, Adapter
+from trtllm_truss.engines.adapters import AdaptedLayer, Adapter
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
 SMOLLM2_HIDDEN = 576

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from tests.support.containers import Folders, build
 
-from trtllm_truss.engines.host import IMAGE_ENVIRONMENT
+from trtllm_truss.engines.images import IMAGE_ENVIRONMENT
 
 TODAY = "2026-11-27"
 """The date of PyPI at which the Dockerfile's lines install."""

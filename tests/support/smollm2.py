@@ -16,8 +16,8 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from trtllm_truss.gguf import read_metadata
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
-from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
 
 
 @cache

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 _CONTEXT = 1 << 16
 _NAMED = {"bos_token": "<s>", "eos_token": "</s>"}

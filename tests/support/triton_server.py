@@ -18,7 +18,7 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, script_request, write_en
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.processes.process_guard import _env_makers, all_pids, marked_processes
 from trtllm_truss.triton.client.client import TritonClient

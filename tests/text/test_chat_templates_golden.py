@@ -15,8 +15,8 @@ from tests.text.tokenizer_zoo import CORPUS, smollm2_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
-from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
 
 TOOL = {
     "type": "function",

@@ -17,8 +17,9 @@ from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.serving.preparation import write_tokenizer_info
 from trtllm_truss.text import tokenizer_files
 from trtllm_truss.text.decoding import LibraryPanic
+from trtllm_truss.text.growth import growth
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.text.tokenizer_files import MAX_ADDED_TOKENS, growth
+from trtllm_truss.text.tokenizer_parts import MAX_ADDED_TOKENS
 
 
 @pytest.fixture

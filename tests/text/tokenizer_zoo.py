@@ -19,7 +19,7 @@ from tokenizers import (
 )
 
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
-from trtllm_truss.text.tokenizer_files import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It isn't the first time, is it?",

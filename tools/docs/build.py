@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tools.docs.lmi_options import LMI_OPTIONS
 
 from trtllm_builder.commands import BUILD_FLAGS, FAMILIES, BuildFlag, Family
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.releases import FACTS, Release, release
 
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_truss.engines.adapters import ADAPTER_CONFIG
+from trtllm_truss.engines.adapters import Adapter as Contents
 from trtllm_truss.engines.checkpoint.adapter_files import FILES, read_adapter_folder
-from trtllm_truss.engines.model_config import ADAPTER_CONFIG
-from trtllm_truss.engines.model_config import Adapter as Contents
 from trtllm_truss.errors import ArtifactError
 
 

@@ -22,17 +22,17 @@ from trtllm_truss.artifacts.open_repository import (
     other_revision,
     with_revision,
 )
+from trtllm_truss.engines.adapters import AdapterRepository
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
-from trtllm_truss.engines.host import (
-    PINNED_IMAGE,
+from trtllm_truss.engines.gpus import (
     accelerator_of,
     accelerator_text,
     meant_accelerator,
     parse_accelerator,
 )
-from trtllm_truss.engines.model_config import AdapterRepository
+from trtllm_truss.engines.images import PINNED_IMAGE
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.preparation import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository

@@ -15,7 +15,7 @@ from typing import Any
 from trtllm_truss.cli.baseten import LONGEST_STARTUP_S, Need
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import PINNED_IMAGE, find_image
+from trtllm_truss.engines.images import PINNED_IMAGE, find_image
 from trtllm_truss.errors import RequestError
 from trtllm_truss.protocols.predict import parse_predict
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET, API_KEY_SECRET

@@ -22,7 +22,7 @@ from pydantic import BaseModel, RootModel, ValidationError
 from trtllm_truss.cli.common import write
 from trtllm_truss.configuration import CONFIDENTIAL
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
-from trtllm_truss.engines.host import PINNED_IMAGE, SYSTEM_PYTHON
+from trtllm_truss.engines.images import PINNED_IMAGE, SYSTEM_PYTHON
 from trtllm_truss.processes.child import child_environment
 from trtllm_truss.settings.model import MOUNT_EXAMPLE
 from trtllm_truss.validation import did_you_mean, dotted_path, holds_credential, shown, shown_name

@@ -1,7 +1,10 @@
 """Description of an engine and of the machines that can run it, before anything is started.
 
-`kinds` describes a folder, or a listing with its ``config.json``, and compares an engine with the
-settings and the host. `capacity` computes the tokens and sequences of the KV cache. `manifest`
-reads and writes the record of a build. `host` has GPUs, TensorRT-LLM versions and images, and pins
-one.
+- `kinds`: the kinds of engines, their recognition; `engine`, `gpu_engine`: what all have in common;
+  `compiled/`, `checkpoint/`, `cpu/`: one each;
+- `capacity`: tokens and sequences of the KV cache; `scheduling`: limits of the executor;
+- `model_config`, `quantization`, `without_code`, `adapters`: a checkpoint of Hugging Face;
+- `manifest`: the record of a build;
+- `host`, `gpus`, `images`: GPUs, releases of TensorRT-LLM, images;
+- `diagnostics`: what a check says.
 """

@@ -1,4 +1,4 @@
-"""Capacity of an engine's KV cache, in tokens and sequences, and the executor's parameters.
+"""Capacity of an engine's KV cache, in tokens and sequences.
 
 The arithmetic follows the runtime (``calculateCacheSizePerToken`` and ``calculateMaxNumBlocks`` in
 NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction applies to the memory that is
@@ -6,12 +6,6 @@ free after loading; ``max_tokens_in_paged_kv_cache`` alone replaces it; the smal
 The LLM API always applies both, to the memory that a step of ``max_num_tokens`` leaves free, and
 runs such a step first (``KvCacheCreator`` in ``tensorrt_llm/_torch/pyexecutor/_util.py``). The
 runtime rounds up to whole blocks; this module rounds down, so as not to overstate the capacity.
-
-The CPU engine shares the parameters of the executor of NVIDIA's backend. Source of its scheduling,
-in NVIDIA/TensorRT-LLM: ``fetchNewRequests`` of ``cpp/tensorrt_llm/executor/executorImpl.cpp``
-refuses a stream that it may evict and cannot restart (read near 0.19 and near 1.1; 0.12 to 0.18 are
-closed source). Up to 0.11 the backend itself replaces the policy (``model_instance_state.cc`` in
-triton-inference-server/tensorrtllm_backend, v0.8.0:164 and v0.11.0:274).
 """
 
 from __future__ import annotations
@@ -21,59 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.releases import rows_for
-from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue, RuntimeOptions
-
-MAX_UTILIZATION, NO_EVICTION = "max_utilization", "guaranteed_no_evict"
-
-_MAX_BEAM_WIDTH = "max_beam_width"
-_POLICY, _CHUNKS = "batch_scheduler_policy", "enable_chunked_context"
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduling:
-    """Scheduling of requests by the engine's executor.
-
-    Attributes:
-        policy: `max_utilization` pauses requests when the KV cache is full;
-            `guaranteed_no_evict` starts only requests that are sure to finish.
-        chunked_context: long prompts are read in chunks.
-    """
-
-    policy: str
-    chunked_context: bool
-
-    @property
-    def overcommits(self) -> bool:
-        return self.policy == MAX_UTILIZATION
-
-    @property
-    def limits_streams(self) -> bool:
-        """True if a stream must fit into one prompt, so that it can restart after eviction."""
-        return self.overcommits and not self.chunked_context
-
-
-def has_encoder(runtime: RuntimeOptions) -> bool:
-    return bool(runtime.parameters.get("encoder_model_path"))
-
-
-def executor_parameters(
-    runtime: RuntimeOptions, scheduling: Scheduling, beam_limit: int, version: str
-) -> dict[str, ParameterValue]:
-    """Return the model's parameters of an engine with this scheduling.
-
-    `decoding_mode` is left to the backend, which samples requests with one beam and searches for
-    the others. It never mixes widths: a request of another width waits until the running ones have
-    ended, and blocks the queue meanwhile. `max_beam_width: 1` avoids that.
-    """
-    parameters = dict(runtime.parameters)
-    parameters.setdefault(_POLICY, scheduling.policy)
-    if scheduling.chunked_context:
-        parameters.setdefault(_CHUNKS, True)
-    if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, version)}:
-        parameters[_MAX_BEAM_WIDTH] = beam_limit
-    return parameters
-
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 DEFAULT_FREE_FRACTION = 0.9
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trtllm_truss.engines.adapters import Adapter, AdapterRepository
 from trtllm_truss.engines.capacity import CacheSettings, CacheShape, Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.engine_files import CONFIG_FILE, WEIGHTS_SUFFIX, refuse_lfs_pointers
-from trtllm_truss.engines.host import BaseImage, ComputeCapability, HostInfo
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
-from trtllm_truss.engines.model_config import Adapter, AdapterRepository
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.json_files import parse_json
 from trtllm_truss.releases import CACHED_TOKENS, OWN_INPUTS, OWN_OUTPUTS, CacheReport, Tensor

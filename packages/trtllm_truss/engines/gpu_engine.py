@@ -9,24 +9,26 @@ from typing import ClassVar
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import (
+from trtllm_truss.engines.gpus import (
     ACCELERATORS,
-    IMAGE_ENVIRONMENT,
     Accelerator,
     AcceleratorRequest,
     ComputeCapability,
     Gpu,
-    HostInfo,
+    meant_accelerator,
+    parse_accelerator,
+)
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import (
+    IMAGE_ENVIRONMENT,
     Image,
     find_image,
     image_for,
-    meant_accelerator,
     minimum_driver,
     newest_image,
-    parse_accelerator,
     version_in,
 )
-from trtllm_truss.engines.model_config import (
+from trtllm_truss.engines.quantization import (
     MINIMUM_CAPABILITY,
     QUANTIZATIONS,
     Quantization,

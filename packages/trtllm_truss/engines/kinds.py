@@ -12,12 +12,13 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
+from trtllm_truss.engines.adapters import Adapter, AdapterRepository
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist
 from trtllm_truss.engines.engine import Engine, Placement
 from trtllm_truss.engines.engine_files import CONFIG_FILE, WEIGHTS_SUFFIX
-from trtllm_truss.engines.host import ComputeCapability, HostInfo
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import MANIFEST_FILE, parse_manifest, read_manifest
-from trtllm_truss.engines.model_config import Adapter, AdapterRepository
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.json_files import parse_json
 from trtllm_truss.request_fields import OPTIONS, SAMPLING

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from trtllm_truss.artifacts.listing import sha256_of, write_atomically
-from trtllm_truss.engines.host import ComputeCapability
+from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.json_files import JsonObject, Size, Text, json_object, parse_json, read_model
 

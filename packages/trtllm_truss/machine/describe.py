@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.host import Gpu, minimum_driver
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.images import minimum_driver
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.runtime import (
     ROOT,

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_truss.engines.host import IMAGE_ENVIRONMENT, SYSTEM_PYTHON, find_tag, version_in
+from trtllm_truss.engines.images import IMAGE_ENVIRONMENT, SYSTEM_PYTHON, find_tag, version_in
 from trtllm_truss.engines.kinds import own_backends
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes.child import child_environment

@@ -24,7 +24,8 @@ from trtllm_truss.engines.capacity import (
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.gpu_engine import GpuEngine
-from trtllm_truss.engines.host import HostInfo, parse_accelerator
+from trtllm_truss.engines.gpus import parse_accelerator
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import (
     check_compatibility,
     inspect_engine,

@@ -9,7 +9,9 @@ The package guarantees, and its tests check over real tokenizers, random ids and
 joined deltas equal the tokenizer's decoding of all ids, to the byte; and a stop word is found
 across all token and delta borders.
 
-`tokenizer_files` reads the stored forms of a tokenizer, `chat_template` renders its prompt format.
+`tokenizer_files` and `gguf_tokenizer` read the stored forms of a tokenizer (`tokenizer_parts`,
+`tokenizer_schemas`, `tokenizer_conversion`); `growth` bounds how far it lengthens a text.
+`chat_template` renders its prompt format, in `sandbox`, within `template_limits` and `time_limit`.
 
 Nothing here blocks on I/O after loading, or knows of Triton.
 """

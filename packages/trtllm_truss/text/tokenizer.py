@@ -19,12 +19,10 @@ from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.gguf import GGUF_SUFFIX
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens, MisfitMessages
 from trtllm_truss.text.decoding import Decoding, LibraryPanic, choose_decoding, panics_as_errors
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S, TemplateLimitError
-from trtllm_truss.text.tokenizer_files import (
-    TokenizerParts,
-    read_gguf_tokenizer,
-    read_tokenizer_folder,
-)
+from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
+from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 _TEMPLATES = ("default", "tool_use")
 """The templates that are used, and their names in `transformers`."""

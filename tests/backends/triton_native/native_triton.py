@@ -16,7 +16,7 @@ from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.releases import CACHED_TOKENS
 from trtllm_truss.triton.model_repository import (

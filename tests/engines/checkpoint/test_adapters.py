@@ -14,15 +14,16 @@ from tests.engines.checkpoint.checkpoints import GB, listing, llama, settings_fo
 from tests.support.inspection import inspect_config
 from tests.support.lora import ATTENTION, adapter_config, adapter_weights, write_adapter
 
+from trtllm_truss.engines.adapters import AdaptedLayer, Adapter
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.checkpoint.adapter_files import read_adapter, read_adapter_folder
 from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import Gpu, HostInfo
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
-from trtllm_truss.engines.model_config import AdaptedLayer, Adapter
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preparation import cache_capacity
 from trtllm_truss.settings.loading import Environment

@@ -14,7 +14,9 @@ from trtllm_truss.engines.checkpoint import checks
 from trtllm_truss.engines.checkpoint.checks import loadable_since
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import ACCELERATORS, IMAGES, SYSTEM_PYTHON, Gpu, HostInfo
+from trtllm_truss.engines.gpus import ACCELERATORS, Gpu
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import IMAGES, SYSTEM_PYTHON
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.releases import FACTS, dotted, release
 from trtllm_truss.serving.preparation import cache_capacity

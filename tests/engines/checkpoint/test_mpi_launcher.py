@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.fake_llm_api import PROGRAMS
 
-from trtllm_truss.engines.checkpoint.engine import LlmApiLauncher
+from trtllm_truss.engines.checkpoint.launcher import LlmApiLauncher
 from trtllm_truss.errors import TritonError
 
 LAUNCHER = LlmApiLauncher(PROGRAMS / "trtllm-llmapi-launch")

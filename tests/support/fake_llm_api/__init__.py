@@ -23,7 +23,7 @@ from tests.support.paths import EXAMPLE, SUPPORT
 from tests.support.truss_process import Served
 
 from trtllm_truss.gguf import read_metadata
-from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 VERSIONS = ("1.2.1", "1.3.0")
 """Versions that the fake behaves as; their keyword arguments differ."""

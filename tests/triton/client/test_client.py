@@ -14,7 +14,7 @@ from tests.support.triton_server import chunks_of
 from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_truss import errors
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module

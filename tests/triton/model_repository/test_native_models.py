@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.paths import TEMPLATES
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.preparation import render_engine

@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tests.support.paths import ROOT, TEMPLATES
 from tritonclient.grpc import model_config_pb2
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import (
     CACHED_TOKENS,

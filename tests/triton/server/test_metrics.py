@@ -18,7 +18,7 @@ from tests.support.triton_server import FakeEngineServer, triton_servers
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss import exposition
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.exposition import TritonMetrics, fetch_metrics
 from trtllm_truss.triton.client.client import Trial, warm_up
 from trtllm_truss.triton.client.engine_messages import EngineRequest

@@ -19,7 +19,7 @@ from tests.support.triton_server import assert_nothing_left, chunks_of
 from tests.support.truss_process import LOOPBACK, listening_addresses
 from tests.support.waiting import PATIENCE_S, settles, until
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.processes.process_guard import marked_processes

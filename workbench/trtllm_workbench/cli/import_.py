@@ -12,7 +12,8 @@ import yaml
 
 from trtllm_truss.cli.common import add_truss_options, echo, write, writing
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.host import BaseImage, HostInfo, newest_image
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage, newest_image
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
 from trtllm_workbench.importers.rules import ConversionResult, Outcome, Row

@@ -27,7 +27,7 @@ from trtllm_truss.artifacts.open_repository import PACKAGE
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.cli.baseten import ConcurrencyTarget, predict_concurrency
 from trtllm_truss.engines.diagnostics import Diagnostic
-from trtllm_truss.engines.host import BaseImage
+from trtllm_truss.engines.images import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_workbench.scaffold.placing import Place

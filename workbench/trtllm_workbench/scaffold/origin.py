@@ -10,7 +10,7 @@ from typing import Any
 from trtllm_truss.artifacts.open_repository import PACKAGE, is_on_hub, open_repository
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.engines.engine_files import WEIGHTS_SUFFIX
-from trtllm_truss.engines.host import IMAGES
+from trtllm_truss.engines.images import IMAGES
 from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.lmi import (

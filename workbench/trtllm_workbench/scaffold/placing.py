@@ -14,14 +14,14 @@ from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
 from trtllm_truss.cli.baseten import ADAPTER, ConcurrencyTarget, Need
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
-from trtllm_truss.engines.host import (
+from trtllm_truss.engines.gpus import (
     ACCELERATORS,
     Accelerator,
-    BaseImage,
     ComputeCapability,
-    HostInfo,
     parse_accelerator,
 )
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import read_facts
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET

@@ -25,14 +25,9 @@ from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.compiled.engine import CompiledEngine
 from trtllm_truss.engines.diagnostics import Diagnostic, error
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import (
-    BaseImage,
-    HostInfo,
-    accelerator_of,
-    builder_image,
-    parse_accelerator,
-    version_in,
-)
+from trtllm_truss.engines.gpus import accelerator_of, parse_accelerator
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage, builder_image, version_in
 from trtllm_truss.engines.kinds import check_compatibility, open_adapters, with_settings
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.errors import ArtifactError, SettingsError

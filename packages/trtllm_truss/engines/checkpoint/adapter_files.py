@@ -32,8 +32,8 @@ from pathlib import Path
 from stat import S_ISFIFO
 from typing import Any, TypeGuard
 
+from trtllm_truss.engines.adapters import ADAPTER_CONFIG, AdaptedLayer, Adapter
 from trtllm_truss.engines.diagnostics import shortlist
-from trtllm_truss.engines.model_config import ADAPTER_CONFIG, AdaptedLayer, Adapter
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.json_files import parse_json
 from trtllm_truss.validation import shown

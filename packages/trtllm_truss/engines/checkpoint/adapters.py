@@ -15,16 +15,11 @@ from typing import Any
 
 from trtllm_truss.artifacts.listing import named
 from trtllm_truss.artifacts.open_repository import open_repository, with_revision
+from trtllm_truss.engines.adapters import ADAPTER_CONFIG, AdaptedLayer, Adapter, AdapterRepository
 from trtllm_truss.engines.checkpoint.adapter_files import FILES, WEIGHTS_FILE, read_adapter
 from trtllm_truss.engines.diagnostics import Diagnostic, error
-from trtllm_truss.engines.model_config import (
-    ADAPTER_CONFIG,
-    AdaptedLayer,
-    Adapter,
-    AdapterRepository,
-    Checkpoint,
-    bits,
-)
+from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.quantization import bits
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.releases import Fact, dotted, holds, read_facts, read_table
 from trtllm_truss.settings.loading import Environment

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trtllm_truss.engines.adapters import Adapter
 from trtllm_truss.engines.checkpoint.adapters import lora_config
 from trtllm_truss.engines.checkpoint.llm_args import doubtful_arguments, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import (
@@ -32,8 +33,8 @@ from trtllm_truss.engines.checkpoint.weights import (
     reuses_blocks,
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
-from trtllm_truss.engines.host import ComputeCapability
-from trtllm_truss.engines.model_config import Adapter, Checkpoint
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import FACTS, dotted, holds, read_table
 from trtllm_truss.settings.model import Settings

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from trtllm_truss.engines.adapters import Adapter
 from trtllm_truss.engines.checkpoint.adapters import check_adapters
 from trtllm_truss.engines.checkpoint.arguments import CHUNKED, chunks, reuses, unused_keys
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, honours_seeds
@@ -19,8 +20,9 @@ from trtllm_truss.engines.checkpoint.weights import (
     WeightFormat,
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.host import IMAGES, HostInfo
-from trtllm_truss.engines.model_config import Adapter, Checkpoint
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import IMAGES
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.releases import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
 

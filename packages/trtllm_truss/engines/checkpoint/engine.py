@@ -1,22 +1,16 @@
-"""Checkpoints of Hugging Face, in TensorRT-LLM's LLM API.
-
-TensorRT-LLM's launcher of the LLM API runs the ranks of a checkpoint over several hosts.
-"""
+"""Checkpoints of Hugging Face, in TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.engines.adapters import ADAPTER_CONFIG, Adapter, AdapterRepository
 from trtllm_truss.engines.capacity import (
     DEFAULT_FREE_FRACTION,
-    MAX_UTILIZATION,
     CacheSettings,
     CacheShape,
     keys_and_values,
@@ -33,6 +27,7 @@ from trtllm_truss.engines.checkpoint.arguments import (
     lacks_guides,
 )
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
+from trtllm_truss.engines.checkpoint.launcher import LlmApiLauncher
 from trtllm_truss.engines.checkpoint.llm_args import llm_args_schema, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import (
     drafts_within,
@@ -55,85 +50,21 @@ from trtllm_truss.engines.engine import (
     SLOW_BYTES_PER_S,
     ModelConfig,
     Placement,
-    RankLauncher,
 )
 from trtllm_truss.engines.engine_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.engines.gpu_engine import GpuEngine
-from trtllm_truss.engines.host import (
-    BaseImage,
-    ComputeCapability,
-    HostInfo,
-    given_image,
-    newest_image,
-)
-from trtllm_truss.engines.model_config import (
-    ADAPTER_CONFIG,
-    TEXTS,
-    Adapter,
-    AdapterRepository,
-    Checkpoint,
-    Quantization,
-    bits,
-    cache_bits,
-    parse_checkpoint,
-    without_code,
-)
-from trtllm_truss.errors import SettingsError, TritonError
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage, given_image, newest_image
+from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
+from trtllm_truss.engines.quantization import Quantization, bits, cache_bits
+from trtllm_truss.engines.scheduling import MAX_UTILIZATION
+from trtllm_truss.engines.without_code import TEXTS, without_code
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
-
-_NAME = "trtllm-llmapi-launch"
-_PID_FILE = "$TMPDIR/mpirun"
-_NOTING_ITS_ID = ("/bin/sh", "-c", f'echo $$ >"{_PID_FILE}" && exec "$@"', "sh")
-_PROGRAM = "serve"
-
-
-@dataclass(frozen=True, slots=True)
-class LlmApiLauncher(RankLauncher):
-    """TensorRT-LLM's launcher.
-
-    On rank 0 it runs the server, on the others workers in its place. It drops the server's exit
-    status and goes on without it, so the server's end is made to end the job. Up to 1.2 it splits
-    its arguments at blanks (``task_with_command`` of tensorrt_llm/llmapi/trtllm-llmapi-launch), so
-    they go into a file.
-    """
-
-    program: Path
-
-    @classmethod
-    def find(cls, environ: Mapping[str, str]) -> LlmApiLauncher:
-        """Find the program on ``PATH``, or next to Python.
-
-        Raises:
-            TritonError: it is not installed.
-        """
-        beside_python = str(Path(sys.executable).parent)
-        for folder in (environ.get("PATH", ""), beside_python):
-            if found := shutil.which(_NAME, path=folder):
-                return cls(Path(found))
-        raise TritonError(
-            f"A checkpoint over several hosts needs {_NAME}, which comes with TensorRT-LLM and is "
-            "not on PATH; run inside an NVIDIA Triton image that has it."
-        )
-
-    def rank(self, segment: Sequence[str], rank: int, folder: Path) -> list[str]:
-        if rank > 0:
-            return [str(self.program)]
-        program = folder / _PROGRAM
-        if len(str(program).split()) != 1:
-            raise TritonError(
-                f"{folder} has blanks in its path, at which TensorRT-LLM's launcher splits it; set "
-                "TMPDIR to a folder without blanks."
-            )
-        lines = (shlex.join(segment), f'kill -TERM "$(cat "{_PID_FILE}")"')
-        program.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return [str(self.program), "/bin/sh", str(program)]
-
-    def job(self, command: Sequence[str]) -> list[str]:
-        return [*_NOTING_ITS_ID, *command]
-
 
 _MAX_BATCH_SIZE = 256
 _UNKNOWN_CONTEXT = 2048

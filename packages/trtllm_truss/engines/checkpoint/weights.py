@@ -16,8 +16,9 @@ from typing import Any
 
 from trtllm_truss.engines.diagnostics import shortlist
 from trtllm_truss.engines.engine_files import WEIGHTS_SUFFIX
-from trtllm_truss.engines.host import ComputeCapability
-from trtllm_truss.engines.model_config import Checkpoint, Quantization
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.quantization import Quantization
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.releases import FACTS, Fact, Release, read_facts, read_table
 

@@ -28,7 +28,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.engines.engine_files import CONFIG_FILE, MAX_LAYERS, MAX_VOCABULARY, PluginFlag
-from trtllm_truss.engines.model_config import Quantization
+from trtllm_truss.engines.quantization import Quantization
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.json_files import INT32_MAX, JsonObject, Size, Text, read_model
 from trtllm_truss.releases import holds

@@ -11,15 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from trtllm_truss.engines.capacity import (
-    MAX_UTILIZATION,
-    NO_EVICTION,
-    CacheShape,
-    Scheduling,
-    executor_parameters,
-    has_encoder,
-    keys_and_values,
-)
+from trtllm_truss.engines.adapters import Adapter
+from trtllm_truss.engines.capacity import CacheShape, keys_and_values
 from trtllm_truss.engines.compiled.config import (
     ENGINE_SUFFIX,
     NO_LOGITS,
@@ -34,19 +27,18 @@ from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warni
 from trtllm_truss.engines.engine import ModelConfig, Placement, joined
 from trtllm_truss.engines.engine_files import CONFIG_FILE
 from trtllm_truss.engines.gpu_engine import GpuEngine
-from trtllm_truss.engines.host import (
-    BaseImage,
-    ComputeCapability,
-    HostInfo,
-    find_capability,
-    find_image,
-    given_image,
-    image_for,
-    known_image,
-    parse_accelerator,
-)
+from trtllm_truss.engines.gpus import ComputeCapability, find_capability, parse_accelerator
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage, find_image, given_image, image_for, known_image
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
-from trtllm_truss.engines.model_config import Adapter, Quantization, cache_bits
+from trtllm_truss.engines.quantization import Quantization, cache_bits
+from trtllm_truss.engines.scheduling import (
+    MAX_UTILIZATION,
+    NO_EVICTION,
+    Scheduling,
+    executor_parameters,
+    has_encoder,
+)
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.json_files import json_object
 from trtllm_truss.releases import REUSED_BLOCKS, CacheReport, holds, release, rows_for

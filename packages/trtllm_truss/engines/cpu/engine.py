@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from trtllm_truss.engines.capacity import MAX_UTILIZATION, Scheduling, executor_parameters
 from trtllm_truss.engines.cpu import GUIDE_CHECK, KV_BLOCK_TOKENS
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import FLAT, Engine, ModelConfig, Placement
 from trtllm_truss.engines.engine_files import CONFIG_FILE
-from trtllm_truss.engines.host import BaseImage, HostInfo
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.images import BaseImage
+from trtllm_truss.engines.scheduling import MAX_UTILIZATION, Scheduling, executor_parameters
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.gguf import GGUF_SUFFIX, read_metadata
 from trtllm_truss.json_files import INT32_MAX, JsonObject, json_object, read_model

@@ -30,7 +30,7 @@ from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest
-from trtllm_truss.text.tokenizer_files import ROLES
+from trtllm_truss.text.tokenizer_parts import ROLES
 from trtllm_truss.validation import is_unicode, shown
 
 _FIELD = "chat_template_kwargs"

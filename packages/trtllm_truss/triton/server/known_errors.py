@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trtllm_truss.engines.host import IMAGES, PINNED_IMAGE, Image
+from trtllm_truss.engines.images import IMAGES, PINNED_IMAGE, Image
 
 Sentence = str | Callable[[re.Match[str]], str]
 

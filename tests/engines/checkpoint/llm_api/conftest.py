@@ -24,7 +24,7 @@ from trtllm_backends.llm_api.engine import LlmEngine
 from trtllm_backends.llm_api.library import Library, Workers, import_library
 from trtllm_backends.llm_api.request import LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS
 from trtllm_truss.triton.model_repository import render_repository

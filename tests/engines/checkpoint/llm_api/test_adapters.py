@@ -22,8 +22,8 @@ from trtllm_backends.llm_api import adapters
 from trtllm_backends.llm_api.adapters import Adapter, AdapterFiles
 from trtllm_backends.llm_api.engine import EngineFailed, LlmEngine
 from trtllm_backends.llm_api.library import Library
+from trtllm_truss.engines.adapters import Adapter as Contents
 from trtllm_truss.engines.checkpoint.adapter_files import read_adapter_folder
-from trtllm_truss.engines.model_config import Adapter as Contents
 from trtllm_truss.errors import ArtifactError
 
 WEIGHTS = "adapter_model.safetensors"

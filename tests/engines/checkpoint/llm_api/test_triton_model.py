@@ -9,7 +9,7 @@ import pytest
 from tests.backends.token_model.backend_requests import END_ID, PROMPT
 from tests.engines.checkpoint.llm_api.conftest import StartTriton
 
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest

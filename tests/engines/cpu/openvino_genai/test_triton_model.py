@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_backends.openvino_genai.engine import GenAiEngine
 from trtllm_backends.openvino_genai.guide_compiler import find_model
-from trtllm_truss.engines.host import PINNED_VERSION
+from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.releases import CACHED_TOKENS
