@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -28,8 +26,9 @@ from tests.support.waiting import until
 
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable, SettingsError
+from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.tracing import CallSpan, Tracing, all_spans, encoded, open_tracing
+from trtllm_truss.tracing import Tracing, open_tracing
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -54,9 +53,7 @@ class Collected:
         """The spans of calls, in the order of their ends, each with those below it."""
         below: dict[int, list[ReadableSpan]] = defaultdict(list)
         tops = []
-        calls = self.exporter.get_finished_spans()
-        assert_encoded(calls)
-        for span in all_spans(calls):
+        for span in self.exporter.get_finished_spans():
             if span.kind is SpanKind.SERVER:
                 tops.append(span)
             else:
@@ -64,15 +61,6 @@ class Collected:
                 below[span.parent.span_id].append(span)
         assert below.keys() <= {span.context.span_id for span in tops}
         return [(span, below[span.context.span_id]) for span in tops]
-
-
-def assert_encoded(calls: Sequence[ReadableSpan]) -> None:
-    """Compare our encoding of calls with OpenTelemetry's."""
-    spans = [span for span in calls if isinstance(span, CallSpan)]
-    assert len(spans) == len(calls)
-    if spans:
-        ours = ExportTraceServiceRequest.FromString(encoded(spans))
-        assert ours == encode_spans(all_spans(spans))
 
 
 class Caller:
@@ -365,7 +353,7 @@ async def test_lost_spans_are_logged_without_the_password_of_the_url(
         url = receiver.url.replace("//", "//me:hidden@")
         await call_and_export(monkeypatch, ENDPOINT=url)
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        "spans are lost, those of 1 call(s): HTTPError 400."
+        "4 spans are lost: HTTP 400."
     ]
     assert "hidden" not in caplog.text
 
@@ -382,36 +370,48 @@ def test_wrong_variables_name_themselves(
         open_tracing()
 
 
-@pytest.mark.parametrize("caller", [{}, CALLER])
-@pytest.mark.parametrize(
-    "value", [True, -3, 0, 2**40, 0.5, "", "é" * 300, ("a", "b" * 200), (1, 2), (True,), (0.1,)]
-)
-def test_a_resource_has_values_of_any_type(value: Any, caller: dict[str, str]) -> None:
-    collected = Collected()
-    tracing = collected.tracing()
-    tracing._provider._resource = Resource({"key": value})  # resource detectors give such values
-    trace = tracing.begin(caller, "/v1", "id")
-    assert trace is not None
-    trace.end()
-    ((top, _),) = collected.calls
-    assert top.resource.attributes["key"] == value
-
-
-@pytest.mark.parametrize(("choices", "counts"), [(3, [10]), (20, [48, 13])])
-async def test_a_call_is_one_entry_of_the_queue_unless_it_is_large(
-    choices: int, counts: list[int]
+async def test_an_unreachable_receiver_is_named_without_its_url(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries: list[ReadableSpan] = []
+    await call_and_export(monkeypatch, ENDPOINT="http://127.0.0.1:1/traces?key=hidden", TIMEOUT="1")
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert errors == ["4 spans are lost: ConnectionError."]
+    assert "hidden" not in caplog.text
 
-    class Counting(SpanProcessor):
-        def on_end(self, span: ReadableSpan) -> None:
-            entries.append(span)
 
-    engine = engine_with(Collected())
-    engine.tracing = Tracing([Counting()])
-    await Caller(engine, chat(n=choices)).call()
-    assert [len(all_spans([entry])) for entry in entries] == counts
-    assert_encoded(entries)
+async def test_a_large_call_loses_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = 1000
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        tracing = open_tracing()
+        assert tracing is not None
+        trace = tracing.begin({}, "/v1/completions", "id")
+        assert trace is not None
+        now_s = time.monotonic()
+        for number in range(answers):
+            trace.answered(
+                *(f"{number}", (now_s, now_s, now_s), now_s),
+                **{"reason": "length", "error": None, "cached_tokens": None},
+                **{"input_tokens": 1, "output_tokens": 1},
+            )
+        trace.end()
+        tracing.close()
+    assert len(receiver.spans("trtllm-truss")) == 3 * answers + 1
+
+
+async def test_half_a_surrogate_pair_loses_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        tracing = open_tracing()
+        assert tracing is not None
+        trace = tracing.begin({}, "/v1/completions", "id")
+        assert trace is not None
+        trace.describe(
+            [GenerationRequest(prompt="", max_tokens=1, model="caf\udce9")], is_streamed=False
+        )
+        trace.end()
+        tracing.close()
+    assert [span.name for span in receiver.spans("trtllm-truss")] == ["text_completion caf?"]
 
 
 async def test_a_service_name_that_is_no_utf_8_loses_no_spans(

@@ -396,7 +396,8 @@ def _open_tracing(environment: Environment) -> Tracing | None:
     except ImportError as error:
         raise SettingsError(
             f"runtime.enable_tracing_data is true, but OpenTelemetry is not installed ({error}). "
-            "Add opentelemetry-sdk and requests to the image's requirements, or remove the key."
+            "Add opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http to the image's "
+            "requirements, or remove the key."
         ) from None
     tracing = open_tracing(environment.honeycomb_api_key)
     if tracing is not None:
