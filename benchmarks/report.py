@@ -179,7 +179,7 @@ def draw(chart: Chart, file: Path) -> None:
     """Draw one chart.
 
     Raises:
-        ModuleNotFoundError: matplotlib is not installed (requirements-bench.txt).
+        ModuleNotFoundError: matplotlib is not installed (requirements/bench.txt).
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -49,11 +49,11 @@ _CLAUSE = "|".join(map(re.escape, _ENVIRONMENT))
 
 
 def file_of(name: str, ending: str = "txt") -> Path:
-    return ROOT / f"requirements-{name}.{ending}"
+    return ROOT / f"requirements/{name}.{ending}"
 
 
 def lock(name: str, constraints: Sequence[Path]) -> str:
-    """Resolve `requirements-NAME.in`; return its lock."""
+    """Resolve `requirements/NAME.in`; return its lock."""
     options = [option for file in constraints for option in ("--constraints", str(file))]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pyproject.toml").write_text(_PROJECT, encoding="utf-8")

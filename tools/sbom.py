@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = tuple(
-    f"requirements-{name}.txt"
+    f"requirements/{name}.txt"
     for name in (
         *(
             "pip",

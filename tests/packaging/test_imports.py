@@ -86,7 +86,7 @@ def of_file(name: str) -> dict[str, str]:
 
 
 # What `make demo` installs, and `make test` too.
-SERVE = of_file("requirements.txt") | of_file("requirements-serve.in")
+SERVE = of_file("requirements.txt") | of_file("requirements/serve.in")
 
 
 def of_extra(name: str) -> dict[str, str]:
@@ -140,10 +140,10 @@ def test_the_package_imports_its_requirements() -> None:
 
 @pytest.mark.parametrize("folder", ["tests", "tools", "benchmarks"])
 def test_tests_and_tools_import_their_requirements(folder: str) -> None:
-    known = {*SERVE, *of_file("requirements-dev.in")}
-    known |= {*of_file("requirements-wheels.in"), *of_file("requirements-reference.in")}
+    known = {*SERVE, *of_file("requirements/dev.in")}
+    known |= {*of_file("requirements/wheels.in"), *of_file("requirements/reference.in")}
     if folder == "benchmarks":
-        known |= {*of_file("requirements-bench.in"), *of_file("requirements-peers.in")}
+        known |= {*of_file("requirements/bench.in"), *of_file("requirements/peers.in")}
         known.add("tensorrt-llm")
     if folder == "tests":
         known |= (
@@ -152,7 +152,7 @@ def test_tests_and_tools_import_their_requirements(folder: str) -> None:
         known.add("safetensors")  # comes with transformers
         known.add("peft")  # of the script that wrote the adapters
     wrong = undeclared(ROOT / folder, known)
-    clients = of_file("requirements-clients.in")
+    clients = of_file("requirements/clients.in")
     assert not {
         (file, name)
         for file, name in wrong
@@ -162,7 +162,7 @@ def test_tests_and_tools_import_their_requirements(folder: str) -> None:
 
 @pytest.mark.parametrize("extra", ["s3", "build-cpu", "chat", "serve"])
 def test_the_environment_of_the_tests_has_every_extra(extra: str) -> None:
-    listed = SERVE | of_file("requirements-dev.in")
+    listed = SERVE | of_file("requirements/dev.in")
     for name, versions in of_extra(extra).items():
         assert name in listed
         assert extra not in ("serve", "chat") or SERVE[name] == versions, name

@@ -53,7 +53,7 @@ def test_every_installation_compares_hashes() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (options,) = re.findall(r"^LOCKED := (.*)$", makefile, re.MULTILINE)
     assert options == "--require-hashes --only-binary :all:"
-    commands = [line for line in makefile.splitlines() if "-r requirements-" in line]
+    commands = [line for line in makefile.splitlines() if "-r requirements/" in line]
     assert len(commands) == len(ALL) + 2  # both benchmarks; the wheels for tests and for Dynamo
     assert all("$(LOCKED)" in line for line in commands)
     (own,) = [line for line in makefile.splitlines() if " -e ." in line]
@@ -89,7 +89,7 @@ def test_the_bill_of_materials_lists_every_lock(written: dict[str, Any]) -> None
     locks = "".join(file_of(name).read_text(encoding="utf-8") for name in ALL)
     assert set(digests) == set(re.findall(r"sha256:([0-9a-f]{64})", locks))
     assert all(part["type"] == "library" and part["properties"] for part in parts)
-    assert {f"requirements-{name}.txt" for name in ALL} == set(LOCKS)
+    assert {f"requirements/{name}.txt" for name in ALL} == set(LOCKS)
 
 
 def test_a_lock_that_is_not_understood_is_refused() -> None:

@@ -78,7 +78,7 @@ def test_a_wheel_without_a_known_hash_is_installed_by_its_version() -> None:
 
 
 def test_the_hashes_are_those_of_the_lock() -> None:
-    lines = (ROOT / "requirements-wheels.txt").read_text()
+    lines = (ROOT / "requirements/wheels.txt").read_text()
     hashes = [word for options in locked().values() for word in options.split()]
     assert len(hashes) == lines.count("--hash=sha256:")
     assert all(word in lines for word in hashes)

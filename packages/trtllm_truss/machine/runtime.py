@@ -259,7 +259,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Path:
 
 EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 WHEEL = "nvidia-pytriton==0.7.0"
-"""The pin of requirements-wheels.txt. It is unpacked, not installed: its dependencies conflict with
+"""The pin of requirements/wheels.txt. It is unpacked, not installed: its dependencies conflict with
 tritonclient's on Python 3.13 (numpy<2), and include gevent."""
 
 _IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")

@@ -36,7 +36,7 @@ PARTS = (
     "model",
     "data",
     "requirements.txt",
-    "requirements-wheels.txt",
+    "requirements/wheels.txt",
     ".truss_ignore",
     "LICENSE",
 )
@@ -97,6 +97,7 @@ def _fill(root: Path, files: Path, texts: Mapping[str, str], requirements: list[
         if source.is_dir():
             shutil.copytree(source, root / part, ignore=_LEFT_OUT)
         else:
+            (root / part).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, root / part)
     for package in _PACKAGES:
         shutil.copytree(package, root / "packages" / package.name, ignore=_LEFT_OUT)
@@ -123,7 +124,7 @@ def template() -> Path:
     return found[0]
 
 
-_LOCK = "requirements-wheels.txt"
+_LOCK = "requirements/wheels.txt"
 _WHEEL = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
 
 
