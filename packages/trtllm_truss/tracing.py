@@ -288,7 +288,7 @@ class _OtlpOverHttp(OTLPSpanExporter):
         _quiet.is_exporting = True
         try:
             result = super().export(spans)
-        except Exception as error:  # noqa: BLE001 - releases before 1.38 raise those of requests
+        except Exception as error:  # noqa: BLE001 - 1.25 raises those of requests
             self._outcome.text = type(error).__name__
             result = SpanExportResult.FAILURE
         finally:
