@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.docs.contents import with_contents, without_contents
+
 from benchmarks.cases import MEASURED
 from benchmarks.result import CaseResult, Chart, read_result, shown_cell
 
@@ -99,7 +101,8 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
     parts["reading"] = _READING
     order = ["summary", "reading", *(key for keys in machines.values() for key in keys)]
     marked = [_MARKER.format(key) + parts[key] for key in order]
-    page.write_text(_HEADING + "".join(marked).rstrip("\n") + "\n", encoding="utf-8")
+    text = _HEADING + "".join(marked).rstrip("\n") + "\n"
+    page.write_text(with_contents(text), encoding="utf-8")
     return page
 
 
@@ -107,7 +110,7 @@ def _read_parts(page: Path) -> dict[str, str]:
     """Return the parts of an existing page by marker."""
     if not page.exists():
         return {}
-    _, *marked = _MARKED.split(page.read_text(encoding="utf-8"))
+    _, *marked = _MARKED.split(without_contents(page.read_text(encoding="utf-8")))
     return dict(zip(marked[::2], marked[1::2], strict=True))
 
 

@@ -6,8 +6,6 @@ import yaml
 from tests.engines.checkpoint.checkpoints import GB, listing, llama
 from tests.support.inspection import inspect_config
 from tests.support.paths import ROOT
-from tools.docs.llm_api import llm_api_tables
-from tools.docs.tables import fill
 
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
@@ -16,11 +14,6 @@ from trtllm_truss.serving.preparation import cache_capacity
 
 PAGE = ROOT / "docs/llm-api.md"
 EXAMPLE = ROOT / "examples/llama-3.1-8b-checkpoint/config.yaml"
-
-
-def test_the_page_is_up_to_date() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert fill(page, llm_api_tables()) == page, "run python -m tools.docs docs"
 
 
 def test_the_example_fits_its_gpu() -> None:

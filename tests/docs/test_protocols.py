@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.support.paths import ROOT
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
-from tools.docs.models import models_page
 from tools.docs.openai import openai_page
-from tools.docs.predict import predict_tables
-from tools.docs.tables import fill
 
 from trtllm_truss.protocols import lmi
 from trtllm_truss.protocols.messages import body as messages
@@ -20,17 +16,6 @@ from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.predict import PredictBody
 from trtllm_truss.protocols.responses import body as responses
 from trtllm_workbench.importers.lmi import OPTIONS
-
-DOCS = ROOT / "docs"
-
-
-def test_pages_are_up_to_date() -> None:
-    assert (DOCS / "openai.md").read_text(encoding="utf-8") == openai_page()
-    assert (DOCS / "models.md").read_text(encoding="utf-8") == models_page()
-    assert (DOCS / "anthropic.md").read_text(encoding="utf-8") == messages_page()
-    assert (DOCS / "lmi.md").read_text(encoding="utf-8") == lmi_page()
-    predict = (DOCS / "predict.md").read_text(encoding="utf-8")
-    assert fill(predict, predict_tables()) == predict, "run make docs"
 
 
 def test_every_field_of_predict_has_a_description() -> None:

@@ -22,8 +22,6 @@ from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.engine_configs import new_config, rank_names
 from tests.support.hub_server import HubServer, hub_server
 from tests.support.paths import ROOT
-from tools.docs.importing import importing_tables
-from tools.docs.tables import fill
 
 from trtllm_truss.cli.check import CheckReport, examine
 from trtllm_workbench.cli.main import main
@@ -270,8 +268,3 @@ def test_each_has_its_source_and_the_state_in_which_it_was_read(example: Mapping
     """A commit or a date; `assumed` where no source has the example as a whole."""
     assert example["source"]
     assert re.fullmatch(r"assumed|[0-9a-f]{7,8}( of .*)?|20\d\d-\d\d-\d\d.*", str(example["read"]))
-
-
-def test_the_page_has_the_tables() -> None:
-    page = (ROOT / "docs/importing.md").read_text(encoding="utf-8")
-    assert page == fill(page, importing_tables())

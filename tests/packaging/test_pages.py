@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.docs.tables import fill
-from tools.docs.troubleshooting import BUILD_LINES, troubleshooting_tables
+from tools.docs.troubleshooting import BUILD_LINES
 
 from trtllm_builder import run
 from trtllm_truss import errors
@@ -213,9 +212,7 @@ def test_the_messages_of_troubleshooting_are_in_the_code() -> None:
     assert [message for message in messages if message not in in_code] == []
 
 
-def test_the_tables_of_troubleshooting_are_generated_and_complete() -> None:
-    text = page("docs/troubleshooting.md")
-    assert fill(text, troubleshooting_tables()) == text, "run make docs"
+def test_the_build_lines_of_troubleshooting_have_every_cause() -> None:
     explained = [run.describe_failure("STEP", 1, [line], ROOT) for line in BUILD_LINES]
     for _, sentence in run._CAUSES:
         assert any(sentence in message for message in explained), sentence

@@ -15,6 +15,9 @@ A body with `inputs` is parsed as in LMI's containers (DJL-Serving) and answered
 This page is generated from `packages/trtllm_truss/protocols/lmi.py` and
 `workbench/trtllm_workbench/importers/lmi.py` (`make docs`).
 
+<!-- contents -->
+<!-- end -->
+
 ```
 $ curl localhost:8080/invocations -H 'Content-Type: application/json' \\
     -d '{"inputs": "Deep Learning is", "parameters": {"max_new_tokens": 8, "details": true}}'

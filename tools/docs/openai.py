@@ -26,6 +26,9 @@ _INTRODUCTION = """\
 clients. This page is generated from `packages/trtllm_truss/protocols/openai/` and `responses/`
 (`make docs`).
 
+<!-- contents -->
+<!-- end -->
+
 ```python
 from openai import OpenAI
 
