@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -102,7 +103,10 @@ class Start:
             for pid in (self.process.pid, *guards):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.process.wait(PATIENCE_S)
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{by}: still there after {PATIENCE_S:g} s: {self.log}") from None
 
     def close(self) -> None:
         self._log.close()
@@ -119,7 +123,7 @@ class Start:
 def _processes_with(temporary: Path) -> Iterator[tuple[int, str]]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if f"TMPDIR={temporary}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            if f"TMPDIR={temporary}".encode() in (process / "environ").read_bytes():
                 yield int(process.name), (process / "cmdline").read_bytes().decode()
 
 

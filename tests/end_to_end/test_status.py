@@ -19,9 +19,8 @@ from trtllm_truss.status import State
 
 SENTENCES = {
     "packages/trtllm_truss/endpoints/application.py": ['"cannot start: %s"'],
-    "packages/trtllm_truss/serving/service.py": [
-        *('"%s …"', '"%s: %s (%.1f s)"', '"ready after %.1f s"'),
-    ],
+    "packages/trtllm_truss/serving/startup_log.py": ['"%s …"', '"%s: %s (%.1f s)"'],
+    "packages/trtllm_truss/serving/service.py": ['"ready after %.1f s"'],
     "packages/trtllm_truss/serving/supervisor.py": [
         *('"engine exited: %s"', '"restart %d of %d"', '"engine restarted"'),
     ],

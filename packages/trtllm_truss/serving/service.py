@@ -239,10 +239,14 @@ class Service:
         )
         importing = thread.submit(_import_request_path, meanwhile)
         vocabulary = tokenizer_info_file(self._settings, engine, repository)
+        (files_of_guides := run_folder / "guides").mkdir(mode=0o700)
+        variables = child_environment(
+            self._environment.variables, self._settings.serving.pass_environment
+        )
         guides = guide_check_for(
             engine,
             vocabulary,
-            child_environment(self._environment.variables, self._settings.serving.pass_environment),
+            {**variables, "TMPDIR": str(files_of_guides)},  # a process that is killed removes none
             self._settings.serving.guide_compile_limit_s,
         )
         warming = None
