@@ -115,7 +115,11 @@ class Start:
         """Return what is there of this start: processes, files and segments."""
         return [
             *(f"process {pid} {command}" for pid, command in _processes_with(self.temporary)),
-            *map(str, self.temporary.rglob("*")),
+            *(
+                f"{place}/{name}"  # `rglob` fails for a folder that goes meanwhile
+                for place, folders, files in os.walk(self.temporary)
+                for name in (*folders, *files)
+            ),
             *map(str, Path("/dev/shm").glob(f"trtllm_truss_{self.process.pid}_*")),
         ]
 
