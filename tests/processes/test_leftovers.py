@@ -15,8 +15,14 @@ from tests.support.paths import PROGRAMS
 from tests.support.triton_server import assert_nothing_left
 from tests.support.waiting import settles
 
-from trtllm_truss.processes import child
-from trtllm_truss.processes.child import lock_folder, lock_segments, sweep, temporary_folder
+from trtllm_truss.processes import child, process_guard
+from trtllm_truss.processes.child import (
+    FOLDER_PREFIX,
+    lock_folder,
+    lock_segments,
+    sweep,
+    temporary_folder,
+)
 from trtllm_truss.processes.process_guard import (
     descendants,
     is_alive,
@@ -122,6 +128,39 @@ def test_an_exit_without_clean_up_leaves_nothing(temporary: Path) -> None:
     assert left == str(128 + signal.SIGTERM)
     assert refused == ["this process is ending"] * 2
     assert settles(lambda: not list(temporary.iterdir()))
+
+
+WRITER = """
+import pathlib, sys, time
+place = pathlib.Path(sys.argv[1], "backends/__pycache__")
+while True:
+    place.mkdir(parents=True, exist_ok=True)
+    time.sleep(0.001)
+"""
+"""Python creates missing folders above the bytecode that it writes."""
+
+
+def test_a_run_that_writes_on_is_killed_before_its_folder_is_removed(temporary: Path) -> None:
+    """The Triton of a killed server lives on for a moment while the next server starts."""
+    folder = temporary / f"{FOLDER_PREFIX}0"
+    folder.mkdir()
+    lock = lock_folder(folder)
+    assert lock is not None
+    os.close(lock)
+    command = [sys.executable, "-c", WRITER]
+    environment = {**os.environ, process_guard.RUN_MARKER: "writes"}
+    with (
+        subprocess.Popen([*command, f"{folder}/"], env=environment) as writer,
+        subprocess.Popen([*command, f"{folder}/other"]) as other,  # somebody else's, of no run
+    ):
+        assert settles((folder / "other").exists)
+        other.terminate()
+        other.wait()
+        sweep()
+        writer.terminate()  # too late
+        assert writer.wait() == -signal.SIGKILL
+    assert other.returncode == -signal.SIGTERM
+    assert not folder.exists()
 
 
 def test_only_unlocked_runs_are_removed(temporary: Path, prefix: str) -> None:

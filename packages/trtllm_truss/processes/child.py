@@ -178,6 +178,8 @@ def _remove_run(lock: Path, run_id: str) -> None:
         process_guard.remove_segments(what)
     else:
         what = str(lock.parent)
+        # A Triton whose server was killed ends by itself, and its Python still writes here.
+        process_guard.kill_users(f"{what}{os.sep}")
         shutil.rmtree(what, ignore_errors=True)
     logger.info("removed what a killed run left: %s", what)
 

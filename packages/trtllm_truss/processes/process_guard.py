@@ -87,6 +87,24 @@ def kill_marked(run_id: str) -> None:
     _signal_until_none(lambda: marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S)
 
 
+def kill_users(folder: str) -> None:
+    """Kill the processes of runs that name a folder on their command lines, but no guard.
+
+    The guard of each cleans up after it.
+    """
+    place, mark = folder.encode(), f"{RUN_MARKER}=".encode()
+
+    def users() -> set[int]:
+        named = {pid for pid in all_pids() if place in read_proc(pid, "cmdline")}
+        return {
+            pid
+            for pid in named - {os.getpid()}
+            if not _is_guard(pid) and mark in read_proc(pid, "environ")
+        }
+
+    _signal_until_none(users, signal.SIGKILL, _KILL_LIMIT_S)
+
+
 def _signal_until_none(find: Callable[[], set[int]], number: int, limit_s: float) -> None:
     """Signal matching processes until none remain or `limit_s` passes."""
     deadline = time.monotonic() + limit_s
