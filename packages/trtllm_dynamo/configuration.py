@@ -1,4 +1,4 @@
-"""Settings and addresses of a worker of NVIDIA Dynamo."""
+"""Settings and addresses of a Dynamo worker."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class WorkerOptions:
         component: the name that the workers of one model share.
         tool_call_parser: the frontend's parser of tool calls, by Dynamo's name.
         reasoning_parser: the frontend's parser of reasoning, by Dynamo's name.
-        kv_events: tell the router which blocks the KV cache has.
+        kv_events: report the blocks in the KV cache to the router.
     """
 
     name: str

@@ -4,9 +4,9 @@ Both name it through PMIx. A process of a job has `PMIX_NAMESPACE`, `PMIX_RANK` 
 its server. Slurm's variables alone name no rank: the shell of `sbatch` and the tasks of
 ``srun --mpi=none`` have them too.
 
-PMIx does not tell the size: Open MPI's variables do, or those of Slurm's job step. ``mpirun`` in a
-job of Slurm leaves both, and its own are right. Slurm's namespaces are ``slurm.pmix.JOB.STEP``. All
-this was seen with Open MPI 4.1.8 and 5.0.11 and with Slurm 22.05.8.
+PMIx does not report the size: Open MPI's variables do, or those of Slurm's job step. ``mpirun`` in
+a job of Slurm leaves both, and its own are right. Slurm's namespaces are ``slurm.pmix.JOB.STEP``.
+All this was seen with Open MPI 4.1.8 and 5.0.11 and with Slurm 22.05.8.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Environment variables that are secrets, and their removal from this process.
 
 Libraries that download (boto3, the HTTP clients behind a proxy) read credentials from the
-environment. A process that also runs programs of strangers, such as chat templates, should not have
-them there any longer than that.
+environment. A process that also runs untrusted programs, such as chat templates, should keep them
+no longer than that.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def guard_application(guard: Callable[[ASGIApp], ASGIApp]) -> None:
 
 
 def answer_while_importing() -> None:
-    """Refuse requests to Truss's server as while the engine starts, until `guard_application`."""
+    """Answer Truss's requests as if the engine were starting, until `guard_application`."""
     if hasattr(sys.modules.get(_MODULE), _CLASS):
         guard_application(lambda truss: partial(_answer, truss))
 

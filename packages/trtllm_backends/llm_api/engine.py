@@ -228,7 +228,7 @@ class LlmEngine:
         self._limits = limits
         self._on_death = on_death
         self._on_blocks = on_blocks
-        # Kept until the process ends: `LLM.__del__` waits for ever for a dead worker.
+        # Kept until the process exits: `LLM.__del__` waits forever for a dead worker.
         self._llm: Any = None
         self._adapter_files: dict[Adapter, AdapterFiles] = {}
         self._workers = Workers()
@@ -272,7 +272,7 @@ class LlmEngine:
         """Fail the remaining requests and end the LLM with its workers, in bounded time.
 
         Returns:
-            False if the LLM did not shut down; its exit handler may then wait for ever.
+            False if the LLM did not shut down; its exit handler may then wait forever.
         """
         if not self._thread.is_alive():
             return True
@@ -305,7 +305,7 @@ class LlmEngine:
                 raise EngineFailed(f"lora_adapters.{adapter.name}: {problem.message}") from None
 
     async def _load(self) -> None:
-        """Build the LLM in a thread: it blocks for minutes, or for ever if a worker dies (1.2)."""
+        """Build the LLM in a thread: it blocks for minutes, or forever if a worker dies (1.2)."""
         started = time.monotonic()
         building = self._in_thread(self._build)
         while not building.done():
@@ -413,7 +413,7 @@ class LlmEngine:
         if adapter is not None:
             try:
                 await self._in_thread(self._adapter_files[adapter].check)
-            except (ArtifactError, RuntimeError) as problem:  # the latter: no thread can be started
+            except (ArtifactError, RuntimeError) as problem:  # RuntimeError: no thread left
                 generation.fail(_unusable(adapter, str(problem)))
 
     def _start_generating(self, generation: Generation) -> Any:
@@ -501,7 +501,7 @@ class LlmEngine:
             self._doubt()
 
     def _watch(self) -> None:
-        """Look at workers and loop from a thread: a failing library blocks the loop for ever."""
+        """Check workers and loop from a thread: a failing library blocks the loop forever."""
         reason = None
         while reason is None and not self._has_ended.wait(TICK_S):
             blocked_s = time.monotonic() - self._ticked_at

@@ -1,4 +1,4 @@
-"""One connection of our own server: uvicorn's with httptools, within limits."""
+"""A connection of our own server: uvicorn's httptools protocol with limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_CODING = (
 )
 _SCHEMES = (b"http://", b"https://")
 _MAX_HEAD_BYTES = 64 << 10
-"""As h11, the parser of Truss's server, has it; of trailers and of chunks' extensions too."""
+"""The limit of h11, the parser of Truss's server. It covers trailers and chunk extensions too."""
 
 _MAX_PIPELINED = 64
 """Requests of one connection that wait for the answers before theirs, 2 KB each."""
@@ -41,8 +41,8 @@ class Connection(HttpToolsProtocol):
     llhttp ends a message that asks for an upgrade at its head, and drops the body. Java's
     HttpClient asks for `h2c` by default, so such a head is parsed again without that header.
 
-    uvicorn tells the last request that came of a disconnect, and answers what is wrong at once. The
-    request that is being answered may be an earlier one.
+    uvicorn reports a disconnect to the request received last, and answers a malformed one at once.
+    The request that is being answered may be an earlier one.
 
     Of RFC 9112 it adds: a valid Host is needed (3.2), that of an absolute target counts instead
     (3.2.2), and only chunked is a transfer coding (6.1).

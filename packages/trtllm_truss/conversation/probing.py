@@ -71,7 +71,7 @@ def render_written(
     continue_final_message: bool = False,
     limit_s: float | None = None,
 ) -> str:
-    """Render what was written.
+    """Render a conversation with a template.
 
     Args:
         limit_s: CPU time; by default the template's own limit.

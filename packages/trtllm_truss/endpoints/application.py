@@ -309,7 +309,7 @@ def start_service(
         raise
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # Truss waits for ever after what is not an Exception
+    except BaseException as error:  # Truss hangs if `load` raises one that is no Exception
         logger.exception("unhandled exception")
         sentence = f"unhandled {type(error).__name__}: {error}; the log above has the traceback."
         _report_failure(status, sentence)

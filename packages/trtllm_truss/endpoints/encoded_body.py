@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 LARGE_BYTES = 1 << 16
-"""Size from which bodies take turns. Smaller ones take 20 ms at most."""
+"""Bodies of at least this size are parsed one at a time; smaller ones take 20 ms at most."""
 
 
 class Turns:

@@ -137,17 +137,17 @@ class Engine(ABC):
     title: ClassVar[str]
     """The heading of a Truss for it, a noun with its article."""
     named: ClassVar[str]
-    """The same in an error about settings that it has not."""
+    """As above, for errors about unsupported settings."""
     answering: ClassVar[str]
-    """The same in sentences about fields of requests."""
+    """As above, for errors about request fields."""
     refused_fields: ClassVar[frozenset[str]] = frozenset()
-    """Names of the fields of requests that it has not."""
+    """Request fields that this kind does not support."""
     wanted: ClassVar[str]
     """The files of its repository's top folder, for people."""
     wanted_deep: ClassVar[str] = ""
     """The files of its other layout, if any."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Ends of the names of files that only engines of this kind have, each of them at least one."""
+    """Suffixes of files found only in folders of this kind; each is present at least once."""
     own_settings: ClassVar[tuple[str, ...]] = ()
     """Keys of `model_metadata` that only engines of this kind have, with dots between sections."""
     own_repository: ClassVar[str] = ""
@@ -165,7 +165,7 @@ class Engine(ABC):
     """The share of the batch that calls with several answers have while others run: it leaves some
     room for those."""
     counts_guides: ClassVar[bool] = False
-    """True if a request tells it the memory of its compiled guide."""
+    """True if a guided request passes it the size of the compiled guide."""
     rounds_by_rows: ClassVar[bool] = False
     """True if the rows of a step change its rounding, and keeping it the same costs time."""
     guides_set_the_end: ClassVar[bool] = False
@@ -540,7 +540,7 @@ class Engine(ABC):
         return None
 
     def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
-        """Return how it tells the part of a prompt that its KV cache had; None if it does not."""
+        """Return how it reports cached prompt tokens; None if it does not."""
         return CacheReport(CACHED_TOKENS.name, 1)
 
     # Guided decoding

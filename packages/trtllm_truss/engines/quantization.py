@@ -71,6 +71,6 @@ def bits(dtype: str) -> float:
 
 
 def cache_bits(kv_cache: str | None, dtype: str) -> float:
-    """Return the bits of a number in a KV cache, which is of `dtype` unless it is quantized."""
+    """Return the bits per number in the KV cache; those of `dtype` unless it is quantized."""
     known = QUANTIZATIONS.get(kv_cache or "")
     return known.cache_bits if known is not None and known.cache_bits else bits(dtype)

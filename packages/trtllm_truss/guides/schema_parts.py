@@ -228,7 +228,7 @@ def types_of_value(value: Any) -> set[str]:
 
 
 def types_of(schema: Schema) -> set[str]:
-    """Return the types of a schema, `integer` besides `number`; empty if it has any."""
+    """Return the types that a schema allows, `integer` besides `number`; empty if it allows all."""
     if (values := values_of(schema)) is not None:
         return {each for value in values for each in types_of_value(value)}
     types = schema.get("type")

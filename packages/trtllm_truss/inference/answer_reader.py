@@ -422,7 +422,7 @@ class _TokenDetails:
         log_probs: Sequence[float],
         alternatives: Sequence[Sequence[tuple[int, float]]],
     ) -> tuple[Token, ...]:
-        """Join tokens with what is known of them, from the first one on."""
+        """Pair tokens with their log probabilities and alternatives, from the first."""
         return tuple(
             Token(
                 token_id,

@@ -64,7 +64,7 @@ class CallParts:
         self._require_known_ids()
 
     def serve(self, request: GenerationRequest) -> bool:
-        """Return True if a request differs in nothing but the prompt."""
+        """Return True if a request differs only in its prompt."""
         return _values(request) == self._values  # one object for most values of a call
 
     @cached_property

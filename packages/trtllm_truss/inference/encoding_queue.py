@@ -33,7 +33,7 @@ MAX_WAITING_CHARACTERS = 64 << 20
 
 
 _CHARACTERS_PER_S = 1 << 17
-"""Delays the virtual deadline of a work by its size at this rate: short ones go first."""
+"""Adds size / rate to a job's virtual deadline, so short prompts go first."""
 
 
 _MAX_HANDICAP_S = 5.0

@@ -537,7 +537,7 @@ class Preprocessor:
         if request.counts_only:
             return 0
         limit, context_tokens = request.max_tokens, self._context_tokens(request)
-        if request.scores_prompt:  # engines have no request for no token
+        if request.scores_prompt:  # engines refuse a request for zero tokens
             limit = max(limit, 1)
         room = context_tokens - prompt_tokens
         if room < min(limit, 1):

@@ -14,9 +14,10 @@ class StartThrottle:
     """Limits what starts in one round of the event loop, of one call or of many.
 
     Preparing and sending a request takes as long as sending several chunks. Without the limit, a
-    burst of hundreds delays every running answer until all have started. The limit lets chunks
-    out in between, and the last request of the burst starts no later. Calls take turns, so one
-    with two thousand answers does not hold up one with a single answer.
+    burst of hundreds delays every running answer until all have started. With the limit,
+    running answers send their chunks between starts, and the last request of the burst starts no
+    later. Starts alternate between calls, so one with two thousand answers does not hold up one
+    with a single answer.
     """
 
     def __init__(self) -> None:

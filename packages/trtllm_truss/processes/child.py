@@ -541,7 +541,7 @@ class GuardedChild(Child):
         finally:
             for lock in locks:  # the guard holds them now
                 os.close(lock)
-            if folder is not None:  # and removes these, after their processes
+            if folder is not None:  # the guard removes it after its processes
                 _folders.drop(folder)
             if shm_prefix:
                 _folders.drop(SHARED_MEMORY / shm_prefix)

@@ -1,10 +1,10 @@
 """Remove temporary folders and shared-memory segments once the process that uses them is gone.
 
 Runs as a program, ``python -I -S folder_guard.py PARENT_PID``, and imports only the standard
-library. Its standard input has records that end in NUL: ``+PREFIX`` for files and folders that are
-to be removed in the end, all whose paths begin so, and ``-PREFIX`` for those that are no more. When
-the input ends, the parent is gone or about to end: the rest is removed, a line is printed, and what
-the parent has still made is removed when it is gone.
+library. Its standard input has records that end in NUL: ``+PREFIX`` adds all files
+and folders whose paths begin with PREFIX to those that it removes, ``-PREFIX`` takes them off.
+When the input ends, the parent is gone or about to exit: the guard removes the rest, prints a
+line, and removes anything that the parent has created since once it is gone.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ OWN_OUTPUTS = read_table("contract", "own_outputs", Tensor)
 
 
 def inputs_of(version: str | None) -> tuple[Tensor, ...]:
-    """Return the inputs of a release as that release declares them; None is every release's."""
+    """Return the inputs as a release declares them; None means those of all releases."""
     rows = rows_for(INPUTS, version)
     if version is None:
         return rows

@@ -5,5 +5,5 @@
 - `repositories`: the files; `mounted_files`, `read_ahead`: their check and their way into memory;
 - `kernel_cache`: where libraries keep what they compile;
 - `supervisor`: starts Triton and restarts it; `trials`: requests of a start; `rank`: other ranks;
-- `memory`: gives memory back after peaks.
+- `memory`: returns memory to the system after peaks.
 """

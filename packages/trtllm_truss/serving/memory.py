@@ -1,4 +1,4 @@
-"""A server's memory, given back to the system after peaks."""
+"""Return a server's memory to the system after peaks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 GROWTH_BYTES = 64 << 20
-"""Growth from which a look gives memory back."""
+"""Free memory once RSS has grown by this much since it was last freed."""
 
 
 AGAIN_S = 5.0
-"""Time after which a look gives memory back again without growth, above the lowest level."""
+"""After this time, growth is measured from the lowest RSS, not from the RSS last left."""
 
 
 _LEAST_PAUSE = 100
@@ -48,8 +48,8 @@ class MemoryKeeper:
         resident: returns the resident memory in bytes.
         trim: returns freed memory to the system.
         collect: collects garbage up to a generation.
-        is_idle: tells whether no request runs. While one does, memory is trimmed, and young objects
-            are collected if that is not enough: with 512 streams a collection takes 50 ms.
+        is_idle: returns whether no request runs. While one does, memory is trimmed, and young
+            objects are collected if that is not enough: with 512 streams a collection takes 50 ms.
         clock: the time in seconds.
     """
 
@@ -70,7 +70,7 @@ class MemoryKeeper:
         self._rests_until_s = self._again_s = clock()
 
     def look(self) -> None:
-        """Give memory back if it has grown enough, and long enough after the last time."""
+        """Return memory to the system if RSS has grown enough and the last pause is over."""
         now_s, size = self._clock(), self._resident()
         self._lowest = min(self._lowest, size)
         since = self._lowest if now_s >= self._again_s else self._last
@@ -111,5 +111,5 @@ def _resident_bytes() -> int:
 
 
 def _trim_heap() -> None:
-    with suppress(AttributeError, OSError):  # another C library than glibc
+    with suppress(AttributeError, OSError):  # the C library is not glibc
         ctypes.CDLL(None).malloc_trim(0)

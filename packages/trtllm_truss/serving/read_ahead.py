@@ -116,7 +116,7 @@ class ReadAhead:
                 block = next(rest, None)
             if block is None:
                 return
-            with contextlib.suppress(OSError):  # met again by the engine, which reports it
+            with contextlib.suppress(OSError):  # the engine meets the same error and reports it
                 done = _read_block(null, *block)
                 with self._lock:
                     self.done_bytes += done

@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
 _GUIDES_LIMIT_S = 60.0
-"""For the program that checks guides to be warm, once all else is ready; the first guide waits for
-the rest."""
+"""Limit for warming the guide checker, once all else is ready. The first guide waits for the
+rest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,8 +375,8 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 """Formats of reasoning by their names in `serving.reasoning_parser`.
 
 `<think>` is that of DeepSeek R1 to V4, Qwen 3, GLM, Kimi K2, MiniMax M2, Nemotron, EXAONE 4,
-SmolLM3, OLMo 3, LFM2.5, Step 3.5, Ernie 4.5 and Granite 3.3, the last two with `<response>` behind
-it. `granite` is that of Granite 3.2; quantized models write `Here's` (vLLM's
+SmolLM3, OLMo 3, LFM2.5, Step 3.5, Ernie 4.5 and Granite 3.3, the last two followed by
+`<response>`. `granite` is that of Granite 3.2; quantized models write `Here's` (vLLM's
 `granite_reasoning_parser`). `reasoning_tags` is for fine-tuned models. The other sources are those
 of the formats of calls, vLLM's `apertus` and `hunyuan_a13b` parsers, and TensorRT-LLM's
 `reasoning_parser.py`.

@@ -11,7 +11,7 @@ from trtllm_truss.tool_calls.source import MAX_HELD, Malformed, Parse, Source, m
 from trtllm_truss.tool_calls.tool_format import ToolFormat
 
 FindCalls = Callable[[str], int]
-"""Returns where the calls begin that a text ends in; its length if it ends in none."""
+"""Returns the offset of the calls that end a text; its length if none do."""
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _keys_kept() -> Iterator[None]:
 def _bindings() -> KeyBindings:
     bindings = KeyBindings()
 
-    @bindings.add("enter")  # Ctrl-J too: what is typed during an answer arrives so
+    @bindings.add("enter")  # and Ctrl-J: Enter typed during an answer arrives as Ctrl-J
     def _send(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if buffer.document.current_line_before_cursor.endswith("\\"):

@@ -195,7 +195,7 @@ def extra_requirements(
 
 
 def consent_text(metadata: Mapping[str, Any], given: str) -> str:
-    """Return what `trust_remote_code` allows, and who gave it.
+    """Describe the code that `trust_remote_code` allows, and who set it.
 
     Args:
         metadata: keys of `model_metadata`.

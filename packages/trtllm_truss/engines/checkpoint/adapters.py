@@ -104,7 +104,7 @@ def check_adapters(
     arguments: Mapping[str, Any],
     version: str | None,
 ) -> Iterator[Diagnostic]:
-    """Yield what a release does not apply of adapters to a checkpoint; None is any release."""
+    """Report parts of adapters that a release does not apply to a checkpoint; None: any release."""
     fact = _WITHOUT_ADAPTERS.get(checkpoint.architecture)
     for adapter in adapters:
         if fact is not None and fact.holds(version):

@@ -15,7 +15,7 @@ from trtllm_truss.protocols.fields import NonEmpty, invalid_request, is_private
 from trtllm_truss.validation import Strict
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
-"""Keys of the text, by the types of parts."""
+"""The key that holds the text, by type of part."""
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
 """The names of other servers; the first one counts."""
@@ -75,7 +75,7 @@ class _Conversation(Strict):
 
 
 def read_messages(messages: Sequence[Any]) -> tuple[list[Turn], bool]:
-    """Read a conversation; tell whether the answer continues its end.
+    """Read a conversation; return it and whether the answer continues its last message.
 
     `developer` is `system`, `function` is `tool`. `prefix` is Mistral's and DeepSeek's, `partial`
     Moonshot's.

@@ -211,7 +211,7 @@ class GrpcConnection(asyncio.Protocol):
         self._calls: dict[int, GrpcCall] = {}
         self._held_up: set[int] = set()  # calls whose message the server's window is too small for
         self._exchange_method = exchange_method
-        self._idle: list[tuple[float, int]] = []  # calls of the method, with the time since when
+        self._idle: list[tuple[float, int]] = []  # idle calls and when each became idle
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tail = b""
         self._unwritten = bytearray()  # precedes what `h2` has to send

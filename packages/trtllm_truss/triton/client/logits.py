@@ -88,7 +88,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and the place behind it."""
+    """Return a varint and the offset after it."""
     value = shift = 0
     while True:
         byte, at = view[at], at + 1

@@ -79,9 +79,9 @@ _SPAWNING = {
 
 
 _SPAWNING_AS_ROOT = ("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM")
-"""Let Open MPI 5 start its daemon as root, where no `mpirun` has an option for it; 4 asks nobody.
+"""Let Open MPI 5 start its daemon as root, where no `mpirun` has an option for it.
 
-Without them a spawn ends in MPI_ERR_UNKNOWN (measured with 5.0.11).
+Version 4 needs no permission. Without them a spawn ends in MPI_ERR_UNKNOWN (measured with 5.0.11).
 """
 
 

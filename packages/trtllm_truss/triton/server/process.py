@@ -32,7 +32,7 @@ UMASK = 0o077
 _TICK_S = 0.05
 _CONNECT_LIMIT_S = 0.5
 _OUTPUT_LIMIT_S = 10.0
-"""Time for the last lines of a server that died; they tell the cause, or that a port was taken."""
+"""Time for the last lines of a server that died: they name the cause, such as a taken port."""
 
 _EXIT_LIMIT_S = 5.0
 """Time to exit for a server that failed to load a model.
