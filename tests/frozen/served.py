@@ -27,6 +27,8 @@ _NORMALIZED = [
         (r"after \d+\.\d s", "after TIME"),
         (r"\b[0-9a-f]{32}\b", "ID"),
         (r"\b(\w+_ms|tokens_per_s)=[\d.]+", r"\1=NUMBER"),
+        # Of two answers, the second finds the prompt in the cache if the first has been read.
+        (r"\bcached_tokens=\d+", "cached_tokens=NUMBER"),
         (r"^triton: [WIE]\d{4} .*\n", ""),
     )
 ]
