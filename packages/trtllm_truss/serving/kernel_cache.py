@@ -1,10 +1,16 @@
 """Places on the platform's volume for what libraries tune and compile while a checkpoint loads.
 
-Replicas and later starts share `/cache/model/trtllm-truss/kernels/<key>` on Baseten. The caches
-named here may be used by several processes at once: Triton's compiler publishes by a rename
-(`FileCacheManager.put` of python/triton/runtime/cache.py in triton-lang/triton), FlashInfer builds
-below a lock (flashinfer/jit/core.py), and the autotuner reads and writes below one. TensorRT-LLM's
-DeepGEMM is left out: its renames into a shared folder fail for all but the first.
+Replicas and later starts share `/cache/model/trtllm-truss/kernels/<key>` on Baseten. Triton's
+compiler publishes by a rename (`FileCacheManager.put` of python/triton/runtime/cache.py in
+triton-lang/triton). FlashInfer builds and loads under a `FileLock` (`JitSpec.build_and_load` of
+flashinfer/jit/core.py at 01a02aac). Whether the platform's volume honors locks between hosts is
+unknown. TensorRT-LLM's DeepGEMM is left out: its renames into a shared folder fail for all but the
+first.
+
+The autotuner writes its file in place (`AutoTunerProfilingCache.save_cache` of
+tensorrt_llm/_torch/autotuner.py): without a lock in 1.2.0rc2, under `flock` once one file holds all
+ranks (pull request 10336). A replica that reads half of the file, or a file without its rank, fails
+to start (`load_cache`).
 """
 
 from __future__ import annotations
