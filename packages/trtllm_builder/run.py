@@ -36,13 +36,7 @@ from trtllm_truss.artifacts.open_repository import shared_folder
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.images import image_for
 from trtllm_truss.engines.kinds import inspect_engine
-from trtllm_truss.engines.manifest import (
-    Manifest,
-    Origin,
-    TargetGpu,
-    record_files,
-    write_manifest,
-)
+from trtllm_truss.engines.manifest import Manifest, Origin, TargetGpu, record_files, write_manifest
 from trtllm_truss.errors import BuildError
 from trtllm_truss.machine.describe import find_cuda, find_gpus
 from trtllm_truss.processes.child import GuardedChild, child_environment

@@ -87,7 +87,7 @@ def started_in(home: Path) -> Iterator[int]:
 
 
 def test_daemons_are_found_by_their_home(tmp_path: Path) -> None:
-    """Nothing of a program is left behind."""
+    """A program leaves no process behind."""
     daemon = subprocess.Popen(
         ["sleep", "60"], env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     )

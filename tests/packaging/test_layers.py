@@ -141,7 +141,7 @@ IN_TRITON = {
         "triton",
     },
 }
-"""What each part of the code inside Triton's processes imports of the server: little."""
+"""Modules of the server that each part of the code inside Triton may import."""
 BACKEND_LAYERS = [
     "kill_parent_on_death",
     "tensors",

@@ -23,11 +23,7 @@ from trtllm_truss.processes.child import (
     sweep,
     temporary_folder,
 )
-from trtllm_truss.processes.process_guard import (
-    descendants,
-    is_alive,
-    marked_processes,
-)
+from trtllm_truss.processes.process_guard import descendants, is_alive, marked_processes
 
 HOLDER = """
 import sys, time

@@ -12,18 +12,8 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from trtllm_backends.llm_api.adapters import Adapter, AdapterFiles
-from trtllm_backends.llm_api.library import (
-    Library,
-    Workers,
-    describe,
-    ended_task,
-)
-from trtllm_backends.llm_api.readings import (
-    EventLines,
-    Source,
-    cache_blocks,
-    read_until_ended,
-)
+from trtllm_backends.llm_api.library import Library, Workers, describe, ended_task
+from trtllm_backends.llm_api.readings import EventLines, Source, cache_blocks, read_until_ended
 from trtllm_backends.llm_api.request import (
     LlmRequest,
     LlmSettings,

@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 
 from trtllm_backends.llm_api.adapters import Adapter
 from trtllm_backends.llm_api.library import Library
-from trtllm_backends.tensors import (
-    ParameterError,
-    Parameters,
-    Tensors,
-    boolean,
-    positive,
-)
+from trtllm_backends.tensors import ParameterError, Parameters, Tensors, boolean, positive
 from trtllm_backends.token_model.request import (
     ENGINE_DEFAULTS,
     GUIDE_TYPE,

@@ -11,11 +11,7 @@ from typing import Any
 from trtllm_backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_backends.llm_api.engine import LlmEngine
 from trtllm_backends.llm_api.library import import_library
-from trtllm_backends.llm_api.request import (
-    read_llm_request,
-    read_settings,
-    served_inputs,
-)
+from trtllm_backends.llm_api.request import read_llm_request, read_settings, served_inputs
 from trtllm_backends.tensors import Tensors
 from trtllm_backends.token_model.responses import ResponseSender
 from trtllm_backends.token_model.triton import Gauges, TokenModel

@@ -28,12 +28,7 @@ from trtllm_backends.openvino_genai.guide_compiler import (
     load_vocabulary,
     loadable,
 )
-from trtllm_backends.tensors import (
-    ParameterError,
-    Parameters,
-    boolean,
-    positive,
-)
+from trtllm_backends.tensors import ParameterError, Parameters, boolean, positive
 from trtllm_backends.token_model.request import (
     PROMPT_LOG_PROBS,
     TOP_LOG_PROBS,

@@ -9,11 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trtllm_backends.openvino_genai.guide_compiler import (
-    GuideCompiler,
-    find_model,
-    load_vocabulary,
-)
+from trtllm_backends.openvino_genai.guide_compiler import GuideCompiler, find_model, load_vocabulary
 from trtllm_truss.guides.compiler_worker import Follow, serve
 
 

@@ -19,10 +19,7 @@ from typing import NamedTuple
 
 import openvino_genai
 
-from trtllm_backends.openvino_genai.engine import (
-    PREFILL_TOKENS,
-    GenAiEngine,
-)
+from trtllm_backends.openvino_genai.engine import PREFILL_TOKENS, GenAiEngine
 from trtllm_backends.token_model.request import GUIDE_TEXT, TensorRequest
 from trtllm_backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS

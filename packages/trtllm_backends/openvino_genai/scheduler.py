@@ -16,10 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import openvino_genai
 
-from trtllm_backends.openvino_genai.engine import (
-    EngineSettings,
-    GenAiEngine,
-)
+from trtllm_backends.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_backends.openvino_genai.guided import (
     HEARTBEAT_INTERVAL_S,
     Arrival,

@@ -12,12 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from trtllm_backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_backends.tensors import Tensors
-from trtllm_backends.triton_native.tensors import (
-    beams,
-    from_texts,
-    read_parameters,
-    tokenizer,
-)
+from trtllm_backends.triton_native.tensors import beams, from_texts, read_parameters, tokenizer
 
 
 class TritonPythonModel:

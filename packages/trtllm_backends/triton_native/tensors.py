@@ -11,13 +11,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from trtllm_backends.tensors import (
-    Parameters,
-    Tensors,
-    boolean,
-    readable_copy,
-    repair_reading,
-)
+from trtllm_backends.tensors import Parameters, Tensors, boolean, readable_copy, repair_reading
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.text.text_stream import TextStream

@@ -14,9 +14,7 @@ from starlette.types import Receive
 
 from trtllm_truss.endpoints.connection import ClientConnection
 from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
-from trtllm_truss.protocols.base import (
-    Writer,
-)
+from trtllm_truss.protocols.base import Writer
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 
 logger = logging.getLogger(__name__)

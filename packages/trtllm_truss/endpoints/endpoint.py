@@ -11,11 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from trtllm_truss.endpoints.connection import ClientConnection, ClientGone
-from trtllm_truss.endpoints.encoded_body import (
-    EncodedBody,
-    Turns,
-    internal_error,
-)
+from trtllm_truss.endpoints.encoded_body import EncodedBody, Turns, internal_error
 from trtllm_truss.endpoints.streamed_response import StreamedResponse
 from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
 from trtllm_truss.guard import REFUSAL

@@ -24,12 +24,7 @@ from trtllm_truss.endpoints.application import INVOCATIONS
 from trtllm_truss.endpoints.encoded_body import Turns
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint
 from trtllm_truss.local_requests import PREDICT
-from trtllm_truss.protocols.base import (
-    MAX_MODEL_CHARACTERS,
-    ApiAdapter,
-    CountAdapter,
-    Defaults,
-)
+from trtllm_truss.protocols.base import MAX_MODEL_CHARACTERS, ApiAdapter, CountAdapter, Defaults
 from trtllm_truss.protocols.lmi import LmiAdapter
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import (

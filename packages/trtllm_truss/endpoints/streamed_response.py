@@ -13,10 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from trtllm_truss.endpoints.connection import ClientConnection, ClientGone
-from trtllm_truss.endpoints.encoded_body import (
-    KEEP_ALIVE_COMMENT,
-    EncodedBody,
-)
+from trtllm_truss.endpoints.encoded_body import KEEP_ALIVE_COMMENT, EncodedBody
 from trtllm_truss.errors import TrussError, drop_tracebacks
 from trtllm_truss.guard import SelfCancel
 

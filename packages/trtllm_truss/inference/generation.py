@@ -1,4 +1,4 @@
-"""The way of a request: prepared, admitted, sent to the engine, its answers decoded."""
+"""Run a request: prepare it, admit it, send it to the engine, decode its answers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, unavailable
 from trtllm_truss.inference.admission import Admission, Slot
-from trtllm_truss.inference.answer_reader import (
-    AnswerReader,
-    EngineReader,
-    TokenReader,
-)
+from trtllm_truss.inference.answer_reader import AnswerReader, EngineReader, TokenReader
 from trtllm_truss.inference.call_parts import CallParts, RepeatedPrompts
 from trtllm_truss.inference.deadlines import Deadlines
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.merging import Item, merge_streams
-from trtllm_truss.inference.preprocessing import (
-    PreparedRequest,
-    Preprocessor,
-    with_callers_field,
-)
+from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor, with_callers_field
 from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics import CallLine, Metrics, RequestMetrics

@@ -16,11 +16,7 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.open_repository import open_folder, open_repository
-from trtllm_truss.engines.capacity import (
-    Capacity,
-    free_after_weights,
-    kv_cache_capacity,
-)
+from trtllm_truss.engines.capacity import Capacity, free_after_weights, kv_cache_capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.gpu_engine import GpuEngine

@@ -20,12 +20,7 @@ from trtllm_truss.guides.validator import guide_check_for
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
-from trtllm_truss.processes.child import (
-    child_environment,
-    end_everything,
-    sweep,
-    temporary_folder,
-)
+from trtllm_truss.processes.child import child_environment, end_everything, sweep, temporary_folder
 from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import cache_variables, remove_damaged_tactics

@@ -1,4 +1,4 @@
-"""How far a tokenizer's steps can lengthen a text."""
+"""Bound the growth of a text in a tokenizer's steps."""
 
 from __future__ import annotations
 

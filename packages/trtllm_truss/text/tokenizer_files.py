@@ -17,11 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    processors,
-)
+from tokenizers import AddedToken, Tokenizer, processors
 
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.json_files import JsonObject

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenizers import (
-    Tokenizer,
-)
+from tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from trtllm_truss.json_files import INT32_MAX, JsonObject
-from trtllm_truss.text.tokenizer_parts import (
-    MAX_ADDED_TOKENS,
-    MAX_END_IDS,
-    MAX_TOKEN_CHARACTERS,
-)
+from trtllm_truss.text.tokenizer_parts import MAX_ADDED_TOKENS, MAX_END_IDS, MAX_TOKEN_CHARACTERS
 
 
 def as_list(value: Any) -> list[Any]:

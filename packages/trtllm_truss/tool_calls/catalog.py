@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trtllm_truss.tool_calls.formats import MarkerFormat
-from trtllm_truss.tool_calls.grammars import (
-    JsonGrammar,
-    NamedGrammar,
-    PythonGrammar,
-    XmlGrammar,
-)
+from trtllm_truss.tool_calls.grammars import JsonGrammar, NamedGrammar, PythonGrammar, XmlGrammar
 from trtllm_truss.tool_calls.harmony import HarmonyFormat, HarmonyReasoning
 from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 from trtllm_truss.tool_calls.tool_format import ToolFormat

@@ -22,15 +22,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases import (
-    INPUTS,
-    MODEL_NAME,
-    OUTPUTS,
-    Tensor,
-    holds,
-    inputs_of,
-    rows_for,
-)
+from trtllm_truss.releases import INPUTS, MODEL_NAME, OUTPUTS, Tensor, holds, inputs_of, rows_for
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue, parameter_text
 from trtllm_truss.triton.protobuf import model_config_pb2

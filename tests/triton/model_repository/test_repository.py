@@ -19,11 +19,7 @@ from trtllm_truss.releases import (
     rows_for,
 )
 from trtllm_truss.settings.runtime import PARAMETERS
-from trtllm_truss.triton.model_repository import (
-    read_config,
-    render_repository,
-    write_config,
-)
+from trtllm_truss.triton.model_repository import read_config, render_repository, write_config
 
 
 def render(folder: Path, **changes):

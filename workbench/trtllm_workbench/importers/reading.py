@@ -14,12 +14,7 @@ from yaml.composer import ComposerError
 from trtllm_truss import yaml_files
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers import baseten, lmi, triton, trtllm_serve
-from trtllm_workbench.importers.command_lines import (
-    DOCKER,
-    Command,
-    command_options,
-    find_command,
-)
+from trtllm_workbench.importers.command_lines import DOCKER, Command, command_options, find_command
 from trtllm_workbench.importers.files import MAX_BYTES, read_text
 from trtllm_workbench.importers.rules import (
     ConversionResult,

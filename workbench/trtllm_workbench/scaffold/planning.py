@@ -42,12 +42,7 @@ from trtllm_truss.serving.preparation import (
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
-from trtllm_truss.settings.runtime import (
-    GRAMMAR_LIBRARY,
-    GUIDES,
-    GUIDES_SINCE,
-    RuntimeOptions,
-)
+from trtllm_truss.settings.runtime import GRAMMAR_LIBRARY, GUIDES, GUIDES_SINCE, RuntimeOptions
 from trtllm_truss.text.tokenizer_files import read_sampling
 from trtllm_workbench.importers.reading import source_label
 from trtllm_workbench.scaffold.documents import (

@@ -24,11 +24,7 @@ from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.serving.preparation import host_info
 from trtllm_truss.settings.runtime import PARAMETERS
-from trtllm_truss.triton.model_repository import (
-    CONFIG_FILE,
-    read_config,
-    render_repository,
-)
+from trtllm_truss.triton.model_repository import CONFIG_FILE, read_config, render_repository
 from trtllm_truss.triton.protobuf import model_config_pb2
 from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.selftest import answer_checks, engine_checks

@@ -25,11 +25,7 @@ from trtllm_truss import __version__
 from trtllm_truss.errors import StartupError, TrussError
 from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.processes.child import RUN_PREFIX, SHARED_MEMORY, Child
-from trtllm_truss.processes.process_guard import (
-    descendants,
-    is_alive,
-    name_of,
-)
+from trtllm_truss.processes.process_guard import descendants, is_alive, name_of
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.text.tokenizer import TextTokenizer

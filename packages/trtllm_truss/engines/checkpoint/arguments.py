@@ -22,16 +22,8 @@ from typing import Any, Literal
 from trtllm_truss.engines.adapters import Adapter
 from trtllm_truss.engines.checkpoint.adapters import lora_config
 from trtllm_truss.engines.checkpoint.llm_args import doubtful_arguments, parse_llm_args
-from trtllm_truss.engines.checkpoint.samplers import (
-    SPECULATION,
-    sampler_arguments,
-    why_greedy,
-)
-from trtllm_truss.engines.checkpoint.weights import (
-    chunks_latents,
-    chunks_prompts,
-    reuses_blocks,
-)
+from trtllm_truss.engines.checkpoint.samplers import SPECULATION, sampler_arguments, why_greedy
+from trtllm_truss.engines.checkpoint.weights import chunks_latents, chunks_prompts, reuses_blocks
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint

@@ -14,11 +14,7 @@ from trtllm_truss.engines.adapters import Adapter
 from trtllm_truss.engines.checkpoint.adapters import check_adapters
 from trtllm_truss.engines.checkpoint.arguments import CHUNKED, chunks, reuses, unused_keys
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, honours_seeds
-from trtllm_truss.engines.checkpoint.weights import (
-    ARCHITECTURES,
-    UNSERVED,
-    WeightFormat,
-)
+from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES, UNSERVED, WeightFormat
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.images import IMAGES

@@ -21,11 +21,7 @@ from trtllm_truss.engines.checkpoint.adapters import (
     memory_of,
     open_adapters,
 )
-from trtllm_truss.engines.checkpoint.arguments import (
-    HANDLED_KEYS,
-    complete_arguments,
-    lacks_guides,
-)
+from trtllm_truss.engines.checkpoint.arguments import HANDLED_KEYS, complete_arguments, lacks_guides
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
 from trtllm_truss.engines.checkpoint.launcher import LlmApiLauncher
 from trtllm_truss.engines.checkpoint.llm_args import llm_args_schema, parse_llm_args
@@ -44,13 +40,7 @@ from trtllm_truss.engines.checkpoint.weights import (
     weight_format,
 )
 from trtllm_truss.engines.diagnostics import Diagnostic
-from trtllm_truss.engines.engine import (
-    FLAT,
-    NO_EVENTS,
-    SLOW_BYTES_PER_S,
-    ModelConfig,
-    Placement,
-)
+from trtllm_truss.engines.engine import FLAT, NO_EVENTS, SLOW_BYTES_PER_S, ModelConfig, Placement
 from trtllm_truss.engines.engine_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.gpus import ComputeCapability

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_truss.engines.engine import (
-    RankLauncher,
-)
+from trtllm_truss.engines.engine import RankLauncher
 from trtllm_truss.errors import TritonError
 
 _NAME = "trtllm-llmapi-launch"

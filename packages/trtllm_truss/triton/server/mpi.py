@@ -16,11 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from trtllm_truss.local_requests import LOOPBACK
-from trtllm_truss.processes.process_guard import (
-    listening_sockets,
-    marked_processes,
-    open_files,
-)
+from trtllm_truss.processes.process_guard import listening_sockets, marked_processes, open_files
 
 _SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
 

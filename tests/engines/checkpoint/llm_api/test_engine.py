@@ -24,11 +24,7 @@ from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.support.waiting import settles
 
 from trtllm_backends.llm_api.engine import LlmEngine
-from trtllm_backends.llm_api.request import (
-    LlmRequest,
-    read_llm_request,
-    sampling_params,
-)
+from trtllm_backends.llm_api.request import LlmRequest, read_llm_request, sampling_params
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.tokenizer import load_tokenizer
 

@@ -42,7 +42,7 @@ STEPS_A_SECOND = 2000
 """An hour's steps pass within 90 s, in which more wait than are read at once."""
 
 BEHIND_STEPS = 3 * STEPS_A_SECOND
-"""How far a reader may be behind; what it has not read is lost when the engine ends."""
+"""Maximum backlog of a reader, which is lost when the engine ends."""
 
 STATISTIC = json.dumps(
     {

@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from trtllm_backends.openvino_genai.engine import (
-    EngineSettings,
-    ParameterError,
-    read_settings,
-)
+from trtllm_backends.openvino_genai.engine import EngineSettings, ParameterError, read_settings
 from trtllm_truss.engines.cpu.engine import PARAMETERS as CPU_KEYS
 from trtllm_truss.settings.runtime import PARAMETERS
 

@@ -10,11 +10,7 @@ import pytest
 from tests.backends.token_model.backend_requests import OUTPUTS, Caller, StartScheduler, request
 from tests.support.waiting import settles
 
-from trtllm_backends.openvino_genai.engine import (
-    PREFILL_TOKENS,
-    EngineSettings,
-    GenAiEngine,
-)
+from trtllm_backends.openvino_genai.engine import PREFILL_TOKENS, EngineSettings, GenAiEngine
 from trtllm_backends.openvino_genai.scheduler import Scheduler
 
 REPORTED = (*OUTPUTS, "cached_tokens")
