@@ -3,7 +3,7 @@
 Truss reads the annotations of methods as objects, so they must not be postponed here.
 """
 
-from trtllm_truss.truss_application import answer_while_importing, guard_application
+from trtllm_truss.endpoints.truss_application import answer_while_importing, guard_application
 
 answer_while_importing()  # Truss's port is open, and the imports below take half a second
 
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_truss.connections import limit_connections_of_truss
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
+from trtllm_truss.endpoints.connection_limit import limit_connections_of_truss
+from trtllm_truss.endpoints.guard import replace_watcher
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.guard import replace_watcher
 from trtllm_truss.local_requests import PREDICT
-from trtllm_truss.serving.log_lines import batch_log_lines, escape_log_lines
+from trtllm_truss.observability.log_lines import batch_log_lines, escape_log_lines
+from trtllm_truss.observability.status import ServiceStatus
 from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.status import ServiceStatus
 
 if TYPE_CHECKING:
     from trtllm_truss.endpoints.endpoint import Endpoint

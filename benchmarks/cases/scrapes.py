@@ -19,7 +19,7 @@ from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 from benchmarks.servers.usage import total, usage_by_role
-from trtllm_truss.metrics import Metrics, exposed
+from trtllm_truss.observability.metrics import Metrics, exposed
 
 _STREAMS = 32
 _TOKENS = 128

@@ -19,8 +19,8 @@ from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.configuration import changed
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
+from trtllm_truss.observability.tracing import Tracing, open_tracing
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.tracing import Tracing, open_tracing
 from trtllm_truss.triton.server.ports import unused_ports
 
 _STREAMS = (1, 32)

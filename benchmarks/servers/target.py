@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtllm_truss.status import Status, StatusReader
+from trtllm_truss.observability.status import Status, StatusReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
-from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
+from trtllm_truss.observability.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.triton.server.ports import unused_ports
 
 PREDICT_PATH = "/v1/models/model:predict"

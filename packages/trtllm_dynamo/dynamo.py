@@ -13,8 +13,8 @@ from trtllm_truss.cli.common import add_truss_options, log_to_stderr
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.endpoints.application import start_service
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.observability.status import ServiceStatus
 from trtllm_truss.settings.loading import API_KEY_SECRET, MountedSecrets, read_environment
-from trtllm_truss.status import ServiceStatus
 
 logger = logging.getLogger("trtllm_truss")
 

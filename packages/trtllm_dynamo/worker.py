@@ -48,7 +48,7 @@ from trtllm_truss.errors import (
     StartupError,
     TrussError,
 )
-from trtllm_truss.exposition import text_format
+from trtllm_truss.observability.exposition import text_format
 from trtllm_truss.processes.child import temporary_folder
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.adapter import usable_defaults

@@ -26,7 +26,7 @@ from trtllm_truss.engines.manifest import (
     write_manifest,
 )
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.mpi_job import Rank
+from trtllm_truss.processes.mpi_job import Rank
 from trtllm_truss.serving.preparation import ResolvedEngine, resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer import load_tokenizer

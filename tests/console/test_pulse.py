@@ -7,7 +7,7 @@ import time
 
 from tests.console.test_scrape import real_page
 
-from trtllm_truss.status import Phase, ServiceStatus
+from trtllm_truss.observability.status import Phase, ServiceStatus
 from trtllm_workbench.console.pulse import Pulse
 
 REQUEST = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from trtllm_truss.metrics import Load, Metrics
+from trtllm_truss.observability.metrics import Load, Metrics
 from trtllm_truss.requests import FinishReason
 from trtllm_workbench.console.pulse import parse_scrape, percentiles_ms
 

@@ -6,7 +6,7 @@ import re
 
 from tests.support.paths import ROOT
 
-from trtllm_truss.metrics import Metrics
+from trtllm_truss.observability.metrics import Metrics
 
 PAGE = ROOT / "docs/metrics.md"
 ROW = re.compile(r"^\| `((?:trtllm_|vllm:)\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)

@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 from tests.support.truss_process import Served, free_port
 from tests.support.waiting import PATIENCE_S, settles
 
-from trtllm_truss.status import State
+from trtllm_truss.observability.status import State
 
 SENTENCES = {
     "packages/trtllm_truss/endpoints/application.py": ['"cannot start: %s"'],
@@ -24,7 +24,7 @@ SENTENCES = {
     "packages/trtllm_truss/serving/supervisor.py": [
         *('"engine exited: %s"', '"restart %d of %d"', '"engine restarted"'),
     ],
-    "packages/trtllm_truss/metrics.py": ['f"request {line}"'],
+    "packages/trtllm_truss/observability/metrics.py": ['f"request {line}"'],
 }
 
 

@@ -16,7 +16,7 @@ from trtllm_truss.endpoints.application import TRUSS_PATHS, Application
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.inference import tokenization
 from trtllm_truss.local_requests import PREDICT
-from trtllm_truss.serving.log_lines import REQUEST_ID
+from trtllm_truss.observability.log_lines import REQUEST_ID
 from trtllm_truss.settings.model import Serving
 
 CONFIG = {"model_name": "mine", "model_metadata": {"lora_adapters": {"french": "org/french"}}}

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 from tests.support.paths import ROOT
 
-from trtllm_truss.metrics import Metrics
+from trtllm_truss.observability.metrics import Metrics
 from trtllm_truss.settings.loading import _FILE as TOKEN_FILE
 from trtllm_truss.settings.model import Serving
 

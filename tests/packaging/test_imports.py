@@ -56,7 +56,11 @@ GIVEN = {
     "guides/compiler_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
     "text/tokenizer_files.py": {"transformers"},  # TensorRT-LLM; an error without
     "triton/client/logits.py": {"numpy"},  # TensorRT-LLM
-    "tracing.py": {"opentelemetry-sdk", "requests", "urllib3"},  # Truss's server; an error without
+    "observability/tracing.py": {
+        "opentelemetry-sdk",
+        "requests",
+        "urllib3",
+    },  # Truss's server; an error without
 }
 """Distributions that the process of a part provides."""
 

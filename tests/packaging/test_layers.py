@@ -12,13 +12,11 @@ import pytest
 from tests.support.paths import ROOT
 
 LAYERS = [
-    *("errors", "mpi_job", "literals", "yaml_files", "secret_variables", "releases", "validation"),
-    *("request_fields", "decoding", "requests", "status", "json_files", "gguf"),
-    *("local_requests", "truss_application", "settings", "guard"),
-    *("artifacts", "processes", "connections", "engines", "machine"),
+    *("errors", "processes", "literals", "yaml_files", "releases", "validation"),
+    *("request_fields", "decoding", "requests", "json_files", "gguf", "local_requests"),
+    *("observability", "settings", "artifacts", "engines", "machine"),
     *("conversation", "text", "tool_calls", "guides", "triton"),
-    *("exposition", "tracing", "metrics", "inference", "serving"),
-    *("protocols", "configuration", "endpoints", "cli"),
+    *("inference", "serving", "protocols", "configuration", "endpoints", "cli"),
 ]
 """Packages and modules of the top level, those below first; each imports earlier ones only."""
 
@@ -55,15 +53,15 @@ OFFERED = {
             "cli",
         ),
     },
-    "console": {"errors", "status", "local_requests", "settings", "guard", "exposition"},
+    "console": {"errors", "local_requests", "observability", "settings", "endpoints"},
     "selftest": {
         *(
             "",
             "errors",
             "releases",
             "request_fields",
-            "status",
             "local_requests",
+            "observability",
         ),
         *(
             "settings",
@@ -74,7 +72,6 @@ OFFERED = {
             "triton",
         ),
         *(
-            "exposition",
             "serving",
             "configuration",
         ),
@@ -84,8 +81,8 @@ OFFERED = {
             "errors",
             "literals",
             "validation",
-            "status",
             "local_requests",
+            "observability",
             "settings",
         ),
         *(
@@ -129,7 +126,7 @@ IN_TRITON = {
     "kill_parent_on_death": set[str](),
     "tensors": {"errors", "literals"},
     "token_model": _OF_TOKENS,
-    "llm_api": {*_OF_TOKENS, "engines", "mpi_job", "processes"},
+    "llm_api": {*_OF_TOKENS, "engines", "processes"},
     "openvino_genai": {*_OF_TOKENS, "engines", "gguf"},
     "triton_native": {
         "decoding",

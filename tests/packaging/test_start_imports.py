@@ -20,7 +20,7 @@ print(json.dumps([first, [*sys.modules]]))
 NEVER = {
     *("numpy", "grpc", "tritonclient.grpc", "transformers", "huggingface_hub", "boto3", "httpx"),
     *("trtllm_builder", "trtllm_truss.cli", "xgrammar", "openvino"),
-    *("opentelemetry", "trtllm_truss.tracing"),
+    *("opentelemetry", "trtllm_truss.observability.tracing"),
 }
 ONLY_BESIDE_TRITON = {
     *(

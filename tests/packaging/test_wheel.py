@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 from tests.support.truss_process import free_port
 from tests.support.warm_python import run_warm
 
-from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
+from trtllm_truss.observability.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_workbench.scaffold.documents import PARTS, locked
 
 pytestmark = pytest.mark.server  # asks the package index

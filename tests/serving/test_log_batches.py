@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import pytest
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.serving.log_lines import BatchHandler, batch_log_lines
+from trtllm_truss.observability.log_lines import BatchHandler, batch_log_lines
 
 request_id = ContextVar("request_id", default="none")
 
@@ -118,7 +118,7 @@ def test_a_handler_of_several_loggers_is_replaced_once(logger: logging.Logger) -
 def test_waiting_lines_are_written_at_the_exit() -> None:
     program = """
 import asyncio, logging
-from trtllm_truss.serving.log_lines import batch_log_lines
+from trtllm_truss.observability.log_lines import batch_log_lines
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 batch_log_lines()
 async def main():

@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 
-from trtllm_truss.serving.log_lines import REQUEST_ID, JsonFormatter
+from trtllm_truss.observability.log_lines import REQUEST_ID, JsonFormatter
 
 PROGRAM = """
 import logging, logging.config, sys
 from truss.templates.shared import log_config
-from trtllm_truss.serving.log_lines import batch_log_lines
-from trtllm_truss.serving.log_lines import escape_log_lines
+from trtllm_truss.observability.log_lines import batch_log_lines
+from trtllm_truss.observability.log_lines import escape_log_lines
 
 logging.config.dictConfig(log_config.make_log_config("INFO"))
 escape_log_lines()

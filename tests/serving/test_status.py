@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from trtllm_truss.status import (
+from trtllm_truss.observability.status import (
     STATUS_VARIABLE,
     Change,
     Phase,

@@ -12,11 +12,11 @@ from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.observability.status import Change, ServiceStatus
+from trtllm_truss.observability.status import State as ServiceState
 from trtllm_truss.serving import supervisor as supervisor_module
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.status import Change, ServiceStatus
-from trtllm_truss.status import State as ServiceState
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 WARM_UP = "trtllm_truss.triton.client.client.warm_up"

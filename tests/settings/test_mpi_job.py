@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.mpi_job import Rank, job_variables, read_rank
 from trtllm_truss.processes.child import child_environment
+from trtllm_truss.processes.mpi_job import Rank, job_variables, read_rank
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings, resolve_hosts
 

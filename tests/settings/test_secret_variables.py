@@ -13,8 +13,8 @@ from tests.support.model_module import model_module
 
 from trtllm_truss.endpoints.application import start_service
 from trtllm_truss.errors import StartupError
-from trtllm_truss.secret_variables import is_secret
-from trtllm_truss.status import ServiceStatus
+from trtllm_truss.observability.status import ServiceStatus
+from trtllm_truss.processes.secret_variables import is_secret
 
 _NAMES = (
     *("TRUSS_SECRET_hf_access_token", "TRUSS_SECRET_server_api_key", "HF_TOKEN"),
@@ -44,7 +44,7 @@ OTHERS = {
 }
 PROGRAM = """
 import json, os, pathlib
-from trtllm_truss.secret_variables import expose_secrets, hide_secrets
+from trtllm_truss.processes.secret_variables import expose_secrets, hide_secrets
 
 def shown():
     return pathlib.Path("/proc/self/environ").read_bytes().decode().split("\\0")

@@ -15,11 +15,11 @@ from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
-from trtllm_truss.metrics import Metrics
+from trtllm_truss.observability.metrics import Metrics
+from trtllm_truss.observability.tracing import Tracing
 from trtllm_truss.releases import CacheReport
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.tracing import Tracing
 from trtllm_truss.triton.client.engine_messages import EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError

@@ -25,8 +25,8 @@ from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
 from tests.support.warm_python import WarmProcess
 
+from trtllm_truss.observability.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.processes.process_guard import is_alive
-from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 
 START_LIMIT_S = 2 * PATIENCE_S
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # and its form on a dual-stack socket

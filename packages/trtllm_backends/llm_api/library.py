@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from trtllm_backends.tensors import ParameterError
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, why_greedy
 from trtllm_truss.engines.checkpoint.variants import MTP_LENGTH, RENAMED
-from trtllm_truss.mpi_job import JOB_VARIABLES
+from trtllm_truss.processes.mpi_job import JOB_VARIABLES
 from trtllm_truss.processes.process_guard import is_alive, living_processes, name_of, read_proc
 
 _NO_USAGE_STATISTICS = {

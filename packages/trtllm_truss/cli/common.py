@@ -96,7 +96,7 @@ def log_to_stderr() -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
-    from trtllm_truss.serving.log_lines import escape_log_lines  # imports asyncio: 30 ms
+    from trtllm_truss.observability.log_lines import escape_log_lines  # imports asyncio: 30 ms
 
     escape_log_lines()
 

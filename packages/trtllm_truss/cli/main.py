@@ -18,8 +18,8 @@ from trtllm_truss import __version__
 from trtllm_truss.cli.common import echo, unwinding
 from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.literals import one_line
-from trtllm_truss.mpi_job import read_rank
 from trtllm_truss.processes.limits import limit_core_dumps
+from trtllm_truss.processes.mpi_job import read_rank
 
 USAGE_STATUS = 2
 

@@ -7,7 +7,7 @@ import argparse
 from trtllm_truss.cli.common import log_to_stderr
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.mpi_job import Rank
+from trtllm_truss.processes.mpi_job import Rank
 from trtllm_truss.serving.rank import work
 from trtllm_truss.settings.loading import MountedSecrets, read_environment
 

@@ -28,16 +28,16 @@ from starlette.types import ASGIApp
 
 from trtllm_truss.cli.common import add_truss_options, draining, port
 from trtllm_truss.configuration import read_config
-from trtllm_truss.connections import limit_connections
 from trtllm_truss.endpoints.application import Application, import_routes, start_service
+from trtllm_truss.endpoints.connection_limit import limit_connections
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.local_requests import LOOPBACK, LocalGuard, addresses
+from trtllm_truss.observability.log_lines import batch_log_lines, set_up_logging
+from trtllm_truss.observability.status import ServiceStatus
 from trtllm_truss.processes.child import end_everything
-from trtllm_truss.serving.log_lines import batch_log_lines, set_up_logging
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import MountedSecrets, parse_settings, read_environment
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.status import ServiceStatus
 
 logger = logging.getLogger("trtllm_truss")
 

@@ -21,20 +21,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.errors import StartupError
-from trtllm_truss.exposition import MetricsPage
-from trtllm_truss.guard import BodyGuard, closing
-from trtllm_truss.inference.start_throttle import StartThrottle
-from trtllm_truss.local_requests import PREDICT, error_body
-from trtllm_truss.processes.limits import limit_core_dumps
-from trtllm_truss.secret_variables import expose_secrets
-from trtllm_truss.serving.log_lines import REQUEST_ID
-from trtllm_truss.serving.service import Service
-from trtllm_truss.settings.loading import Environment, require_declared_api_key
-from trtllm_truss.settings.model import Serving
-from trtllm_truss.status import START_FAILED, ServiceStatus
-from trtllm_truss.truss_application import (
+from trtllm_truss.endpoints.guard import BodyGuard, closing
+from trtllm_truss.endpoints.truss_application import (
     LIVE,
     LOADED,
     PING,
@@ -44,6 +32,18 @@ from trtllm_truss.truss_application import (
     SCHEMA,
     STARTING,
 )
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.errors import StartupError
+from trtllm_truss.inference.start_throttle import StartThrottle
+from trtllm_truss.local_requests import PREDICT, error_body
+from trtllm_truss.observability.exposition import MetricsPage
+from trtllm_truss.observability.log_lines import REQUEST_ID
+from trtllm_truss.observability.status import START_FAILED, ServiceStatus
+from trtllm_truss.processes.limits import limit_core_dumps
+from trtllm_truss.processes.secret_variables import expose_secrets
+from trtllm_truss.serving.service import Service
+from trtllm_truss.settings.loading import Environment, require_declared_api_key
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.validation import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
-from trtllm_truss.guard import SelfCancel
+from trtllm_truss.endpoints.guard import SelfCancel
 
 Result = TypeVar("Result")
 

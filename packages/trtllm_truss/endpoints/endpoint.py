@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse, Response
 
 from trtllm_truss.endpoints.connection import ClientConnection, ClientGone
 from trtllm_truss.endpoints.encoded_body import EncodedBody, Turns, internal_error
+from trtllm_truss.endpoints.guard import REFUSAL
 from trtllm_truss.endpoints.streamed_response import StreamedResponse
 from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
-from trtllm_truss.guard import REFUSAL
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
@@ -26,7 +26,7 @@ from trtllm_truss.protocols.base import (
 from trtllm_truss.serving.service import Service
 
 if TYPE_CHECKING:
-    from trtllm_truss.tracing import CallTrace
+    from trtllm_truss.observability.tracing import CallTrace
 
 
 logger = logging.getLogger(__name__)

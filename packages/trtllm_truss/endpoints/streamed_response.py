@@ -14,11 +14,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from trtllm_truss.endpoints.connection import ClientConnection, ClientGone
 from trtllm_truss.endpoints.encoded_body import KEEP_ALIVE_COMMENT, EncodedBody
+from trtllm_truss.endpoints.guard import SelfCancel
 from trtllm_truss.errors import TrussError, drop_tracebacks
-from trtllm_truss.guard import SelfCancel
 
 if TYPE_CHECKING:
-    from trtllm_truss.tracing import CallTrace
+    from trtllm_truss.observability.tracing import CallTrace
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from trtllm_truss.inference.deadlines import Deadlines
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest
 from trtllm_truss.inference.reasoning import ReasoningReader, State, second_request
-from trtllm_truss.metrics import RequestMetrics
+from trtllm_truss.observability.metrics import RequestMetrics
 from trtllm_truss.requests import (
     Alternative,
     AnswerItem,

@@ -20,7 +20,7 @@ from trtllm_truss.inference.merging import Item, merge_streams
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor, with_callers_field
 from trtllm_truss.inference.start_throttle import StartThrottle
 from trtllm_truss.inference.tokenization import prompt_field
-from trtllm_truss.metrics import CallLine, Metrics, RequestMetrics
+from trtllm_truss.observability.metrics import CallLine, Metrics, RequestMetrics
 from trtllm_truss.requests import (
     AnswerItem,
     FinishReason,
@@ -36,7 +36,7 @@ from trtllm_truss.triton.client.client import ResponseStream, TritonClient
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 if TYPE_CHECKING:
-    from trtllm_truss.tracing import CallTrace
+    from trtllm_truss.observability.tracing import CallTrace
 
 
 class Generator:

@@ -13,7 +13,7 @@ from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
-from trtllm_truss.metrics import Metrics
+from trtllm_truss.observability.metrics import Metrics
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient

@@ -29,7 +29,7 @@ from trtllm_truss.triton.client.logits import logits_in_memory
 from trtllm_truss.validation import is_unicode
 
 if TYPE_CHECKING:
-    from trtllm_truss.tracing import CallTrace
+    from trtllm_truss.observability.tracing import CallTrace
 
 _TOP_LOG_PROBS = 20
 """Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""

@@ -1,5 +1,9 @@
-"""Child processes that never outlive this one.
+"""Child processes that never outlive this one, and the facts of this process.
 
-`child` starts a command behind `process_guard`, a separate program that ends it when this process
-dies, reads its output, stops it, and removes what earlier ones left.
+- `child`: starts a command behind `process_guard`, a program of its own that stops the command when
+  this process dies;
+- `folder_guard`: a program that removes temporary folders once their user is gone;
+- `limits`: open files and core dumps;
+- `mpi_job`: this process's rank in an MPI job of another launcher;
+- `secret_variables`: which environment variables are secrets, and their removal.
 """

@@ -35,9 +35,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trtllm_truss.mpi_job import job_variables
 from trtllm_truss.processes import folder_guard, process_guard
-from trtllm_truss.secret_variables import PROXIES, is_secret
+from trtllm_truss.processes.mpi_job import job_variables
+from trtllm_truss.processes.secret_variables import PROXIES, is_secret
 
 _NAMES = frozenset(
     {

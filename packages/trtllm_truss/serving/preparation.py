@@ -42,7 +42,7 @@ from trtllm_truss.machine.runtime import (
     assemble_backends,
     find_backends,
 )
-from trtllm_truss.mpi_job import Rank
+from trtllm_truss.processes.mpi_job import Rank
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.serving.kernel_cache import key_of

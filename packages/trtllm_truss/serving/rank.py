@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from trtllm_truss.errors import ArtifactError, TritonError
-from trtllm_truss.mpi_job import Rank, job_variables
 from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.processes.mpi_job import Rank, job_variables
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import prepare
 from trtllm_truss.serving.read_ahead import ReadAhead

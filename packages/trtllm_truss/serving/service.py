@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.guides.validator import guide_check_for
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
-from trtllm_truss.metrics import Load, Metrics, exposed
-from trtllm_truss.mpi_job import job_variables, read_rank
+from trtllm_truss.observability.metrics import Load, Metrics, exposed
+from trtllm_truss.observability.status import ServiceStatus
 from trtllm_truss.processes.child import child_environment, end_everything, sweep, temporary_folder
 from trtllm_truss.processes.limits import raise_file_limit
-from trtllm_truss.secret_variables import hide_secrets
+from trtllm_truss.processes.mpi_job import job_variables, read_rank
+from trtllm_truss.processes.secret_variables import hide_secrets
 from trtllm_truss.serving.kernel_cache import cache_variables, remove_damaged_tactics
 from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.mounted_files import MountedFiles
@@ -37,7 +38,6 @@ from trtllm_truss.serving.startup_log import StartupLog
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_hosts
 from trtllm_truss.settings.model import Serving, Settings
-from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.server.command import launcher
 from trtllm_truss.triton.server.process import ServerProcess
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from trtllm_truss.engines.engine import Engine
     from trtllm_truss.inference.generation import Generator
     from trtllm_truss.inference.pipeline import RequestPipeline
+    from trtllm_truss.observability.tracing import Tracing
     from trtllm_truss.text.tokenizer import TextTokenizer
-    from trtllm_truss.tracing import Tracing
     from trtllm_truss.triton.client.client import Trial
 
 logger = logging.getLogger(__name__)
@@ -391,7 +391,7 @@ def _give_up() -> None:
 
 def _open_tracing(environment: Environment) -> Tracing | None:
     try:
-        from trtllm_truss.tracing import open_tracing
+        from trtllm_truss.observability.tracing import open_tracing
     except ImportError as error:
         raise SettingsError(
             f"runtime.enable_tracing_data is true, but OpenTelemetry is not installed ({error}). "

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from trtllm_truss.status import Phase, ServiceStatus
+from trtllm_truss.observability.status import Phase, ServiceStatus
 
 logger = logging.getLogger(__name__)
 

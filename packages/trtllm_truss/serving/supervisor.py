@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from trtllm_truss.errors import TritonError, unavailable
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.observability.status import ServiceStatus
 from trtllm_truss.processes.limits import is_out_of_files
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 if TYPE_CHECKING:

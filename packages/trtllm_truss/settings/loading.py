@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ValidationError
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.mpi_job import Rank, read_rank
+from trtllm_truss.processes.mpi_job import Rank, read_rank
 from trtllm_truss.settings.build import METHOD_SECTIONS, Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings, read_mounts
 from trtllm_truss.settings.runtime import KEYS, SECTION, is_argument

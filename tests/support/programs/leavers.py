@@ -30,11 +30,11 @@ from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.endpoints.application import Application
+from trtllm_truss.endpoints.guard import replace_watcher
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.guard import replace_watcher
+from trtllm_truss.endpoints.truss_application import guard_application
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.truss_application import guard_application
 
 LEAVERS = 75
 AT_ONCE = 25

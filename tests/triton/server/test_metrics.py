@@ -17,9 +17,9 @@ from tests.support.serving import serving
 from tests.support.triton_server import FakeEngineServer, triton_servers
 from tests.support.waiting import PATIENCE_S, settles
 
-from trtllm_truss import exposition
 from trtllm_truss.engines.images import PINNED_VERSION
-from trtllm_truss.exposition import TritonMetrics, fetch_metrics
+from trtllm_truss.observability import exposition
+from trtllm_truss.observability.exposition import TritonMetrics, fetch_metrics
 from trtllm_truss.triton.client.client import Trial, warm_up
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 
@@ -203,7 +203,7 @@ def test_a_proper_answer_of_that_server_is_read() -> None:
 
 def test_the_reading_goes_on_after_an_error(monkeypatch):
     """An unexpected exception must not end the thread either."""
-    monkeypatch.setattr("trtllm_truss.exposition._REFRESH_S", 0.01)
+    monkeypatch.setattr("trtllm_truss.observability.exposition._REFRESH_S", 0.01)
     asked = threading.Semaphore(0)
 
     def port():

@@ -15,9 +15,9 @@ from trtllm_truss.cli.common import add_truss_options, draining, echo, port
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.local_requests import LOOPBACK, is_private
+from trtllm_truss.observability.status import STATUS_VARIABLE, ServiceStatus
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.status import STATUS_VARIABLE, ServiceStatus
 from trtllm_workbench.cli.remote_api import RemoteApi
 from trtllm_workbench.cli.truss_server import TrussServer, own_server
 from trtllm_workbench.console.pulse import Pulse

@@ -28,8 +28,14 @@ from trtllm_truss.configuration import CONFIDENTIAL, read_config
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.machine.runtime import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
+from trtllm_truss.observability.status import (
+    START_FAILED,
+    STATUS_VARIABLE,
+    State,
+    Status,
+    StatusReader,
+)
 from trtllm_truss.processes.child import FOLDER_PREFIX, GuardedChild, lock_folder, sweep
-from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
 from trtllm_truss.validation import broken_rule, dotted_path
 from trtllm_workbench.cli import local_main
 from trtllm_workbench.scaffold.documents import OWN_COMMAND, SLIM

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import httpx
 import uvicorn
 
+from trtllm_truss.endpoints.guard import REFUSAL, BodyGuard
 from trtllm_truss.errors import EngineUnavailable, SettingsError
-from trtllm_truss.guard import REFUSAL, BodyGuard
 from trtllm_truss.local_requests import LOOPBACK, LocalGuard
 from trtllm_truss.settings.model import Serving
 from trtllm_workbench.console.pulse import Pulse

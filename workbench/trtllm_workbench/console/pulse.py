@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from trtllm_truss.status import Change, Event, Phase, State, Status
+from trtllm_truss.observability.status import Change, Event, Phase, State, Status
 
 _PREFIX = "trtllm_truss_"
 _BLOCKS = ("nv_trt_llm_kv_cache_block_metrics", "trtllm_truss_kv_cache_blocks")
@@ -82,7 +82,9 @@ def parse_scrape(page: str, at_s: float) -> Scrape:
 
 
 def _samples(page: str) -> list[tuple[str, Mapping[str, str], float]]:
-    from trtllm_truss.exposition import parse_metrics  # 33 ms, which no start waits for
+    from trtllm_truss.observability.exposition import (
+        parse_metrics,  # 33 ms, which no start waits for
+    )
 
     try:
         families = parse_metrics(page)

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.exposition import parse_metrics
 from trtllm_truss.local_requests import LOOPBACK
+from trtllm_truss.observability.exposition import parse_metrics
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import (

@@ -24,10 +24,10 @@ import trtllm_workbench
 from trtllm_truss import __version__
 from trtllm_truss.errors import StartupError, TrussError
 from trtllm_truss.local_requests import LOOPBACK
+from trtllm_truss.observability.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.processes.child import RUN_PREFIX, SHARED_MEMORY, Child
 from trtllm_truss.processes.process_guard import descendants, is_alive, name_of
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, HttpReply
 

@@ -19,8 +19,8 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.machine.describe import usable_cpus
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
-from trtllm_truss.mpi_job import job_variables
 from trtllm_truss.processes.child import RUN_PREFIX, child_environment, make_folder
+from trtllm_truss.processes.mpi_job import job_variables
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.triton.server import GRPC_ADDRESS_VARIABLE
 from trtllm_truss.triton.server.mpi import (

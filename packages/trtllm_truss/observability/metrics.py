@@ -20,11 +20,11 @@ from prometheus_client.registry import Collector
 
 from trtllm_truss import __version__
 from trtllm_truss.errors import InternalError, StartupError, TrussError
-from trtllm_truss.exposition import Histogram, TritonMetrics
+from trtllm_truss.observability.exposition import Histogram, TritonMetrics
 from trtllm_truss.requests import FinishReason
 
 if TYPE_CHECKING:
-    from trtllm_truss.tracing import CallTrace
+    from trtllm_truss.observability.tracing import CallTrace
 
 PREFIX = "trtllm_truss_"
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.metrics import CallLine, Metrics
+from trtllm_truss.observability.metrics import CallLine, Metrics
 from trtllm_truss.requests import FinishReason
 
 

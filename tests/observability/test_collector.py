@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from trtllm_truss import __version__
 from trtllm_truss.errors import DeadlineExceeded, InvalidRequest, QueueFull
-from trtllm_truss.metrics import Load, Metrics, exposed
+from trtllm_truss.observability.metrics import Load, Metrics, exposed
 from trtllm_truss.requests import FinishReason
 
 PREFIX = "trtllm_truss_"

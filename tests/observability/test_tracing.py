@@ -26,9 +26,9 @@ from tests.support.waiting import until
 
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable, SettingsError
+from trtllm_truss.observability.tracing import Tracing, open_tracing
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.tracing import Tracing, open_tracing
 from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

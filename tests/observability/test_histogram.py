@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-from trtllm_truss.metrics import Histogram
+from trtllm_truss.observability.metrics import Histogram
 
 BOUNDS = (0.001, 0.0025, 0.5, 1, 32768)
 

@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from starlette.types import Message
 from tests.support.endpoint_picker import adapters, latest
 
-from trtllm_truss.exposition import MetricsPage
-from trtllm_truss.metrics import Load, Metrics
+from trtllm_truss.observability.exposition import MetricsPage
+from trtllm_truss.observability.metrics import Load, Metrics
 from trtllm_truss.requests import FinishReason
 
 

@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 from tests.support.paths import ROOT
 
-from trtllm_truss.guard import replace_watcher
+from trtllm_truss.endpoints.guard import replace_watcher
 
 PROGRAM = "tests.support.programs.leavers"
 WAYS = [

@@ -19,11 +19,11 @@ from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.endpoints.application import Application
+from trtllm_truss.endpoints.guard import REFUSAL, SLOWEST_BYTES_PER_S, BodyGuard
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.guard import REFUSAL, SLOWEST_BYTES_PER_S, BodyGuard
+from trtllm_truss.endpoints.truss_application import answer_while_importing, guard_application
 from trtllm_truss.local_requests import PREDICT
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.truss_application import answer_while_importing, guard_application
 
 LIMITS = Serving(max_body_bytes=1024, max_bodies_bytes=2048, body_timeout_s=30)
 SLOW = Serving(body_timeout_s=30)

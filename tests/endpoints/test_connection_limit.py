@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.support.waiting import settles
 
-from trtllm_truss.connections import RESERVE, ConnectionLimit, limit_connections
+from trtllm_truss.endpoints.connection_limit import RESERVE, ConnectionLimit, limit_connections
 
 
 @dataclass(eq=False)
@@ -135,7 +135,7 @@ def test_errors_of_accept_are_logged_once_a_minute(caplog: pytest.LogCaptureFixt
     """The log of the real loop, whose accept finds no descriptor."""
     code = (
         "import asyncio, resource, socket\n"
-        "from trtllm_truss.connections import limit_connections\n"
+        "from trtllm_truss.endpoints.connection_limit import limit_connections\n"
         "from uvicorn.protocols.http.h11_impl import H11Protocol\n"
         "async def run():\n"
         "    made = []\n"
@@ -156,7 +156,7 @@ def test_errors_of_accept_are_logged_once_a_minute(caplog: pytest.LogCaptureFixt
 SERVER = """
 import resource, sys
 import uvicorn
-from trtllm_truss.connections import limit_connections
+from trtllm_truss.endpoints.connection_limit import limit_connections
 if sys.argv[1] == "own":
     from trtllm_truss.cli.http_connection import Connection as protocol
 else:
