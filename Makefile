@@ -100,11 +100,11 @@ engines: $(READY) $(OPEN_MPI_4)/.ready ## run all tests, thorough ones too, with
 	  tests/end_to_end/test_adapters.py tests/triton/server/test_mpi.py \
 	  tests/serving/test_launchers.py
 
-$(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
+$(OPEN_MPI_4)/.ready: $(READY) tests/fakes/tensorrt_llm/open-mpi-4.txt
 	@rm -rf $(OPEN_MPI_4)
 	@# Without a Python, which mpirun would put first on the PATH of its ranks.
 	@$(BIN)/uv pip install --quiet --python $(VENV) --prefix $(OPEN_MPI_4) $(LOCKED) \
-	  -r tests/support/fake_llm_api/open-mpi-4.txt
+	  -r tests/fakes/tensorrt_llm/open-mpi-4.txt
 	@touch $@
 
 unit: $(READY) ## run the tests without servers, in a few minutes

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.fake_llm_api import VERSIONS as LLM_API_VERSIONS
+from tests.fakes.tensorrt_llm import VERSIONS as LLM_API_VERSIONS
 from tests.support.left_behind import LeftBehind
 from tests.support.scheduling import FailureNames, Scheduler, not_run
 from tests.support.shared_tls import share_tls_contexts

@@ -27,7 +27,7 @@ _TOKENS = 128
 _STREAMS = (1, 8, 32, 128)
 _KV_CACHE_TOKENS = 32_768
 _ENGINE, _API, _TRUSS = "engine alone", "LLM API alone", "trtllm-truss"
-_FAKE = ROOT / "tests/support/fake_llm_api"
+_FAKE = ROOT / "tests/fakes/tensorrt_llm"
 _GPU_ENGINE = "tensorrt_llm.fake.transformers_batching:TransformersCompute"
 _TOPICS = ("rivers", "glass", "music", "bread", "stars", "bridges", "maps", "rain")
 _PROMPTS = [f"Here is what everybody should know about {topic}:" for topic in _TOPICS]
@@ -80,7 +80,7 @@ def run(options: Options) -> CaseResult:
     counts = options.streams or (_STREAMS if on_gpu else _STREAMS[:3])
     options.work.mkdir(parents=True, exist_ok=True)
     checkpoint = _write_checkpoint(options.work / "llm-api", on_gpu)
-    os.environ |= import_module("tests.support.fake_llm_api").fake_library(_RELEASE)
+    os.environ |= import_module("tests.fakes.tensorrt_llm").fake_library(_RELEASE)
     if on_gpu:
         os.environ["TLLM_FAKE_COMPUTE"] = _GPU_ENGINE
     arguments = {
@@ -134,7 +134,7 @@ def run(options: Options) -> CaseResult:
 
 
 def _write_checkpoint(folder: Path, on_gpu: bool) -> Path:
-    fake = import_module("tests.support.fake_llm_api")
+    fake = import_module("tests.fakes.tensorrt_llm")
     shutil.rmtree(folder, ignore_errors=True)
     fake.write_checkpoint(folder, smollm2_file(), shape=_EIGHT_LAYERS_OF_70B if on_gpu else None)
     return folder

@@ -22,7 +22,7 @@ from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 
 _EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
-_TORCH_STUB = ROOT / "tests/support/torch_stub"
+_TORCH_STUB = ROOT / "tests/fakes/torch"
 """XGrammar's Python package imports torch; nothing of it is used here."""
 _FURTHER = 8
 _TOKENS = 4

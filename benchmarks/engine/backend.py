@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.paths import ROOT
 
 _SOURCE = Path(__file__).with_name("paced_engine.c")
-FAKE_BACKENDS = ROOT / "tests/support/fake_tensorrtllm/backends"
+FAKE_BACKENDS = ROOT / "tests/fakes/triton/backends"
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror")
 
 

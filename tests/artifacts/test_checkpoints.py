@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.artifacts.test_config_first import tokenizer_json
 from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
-from tests.support.hub_server import HubServer
+from tests.fakes.hub.server import HubServer
 from tests.support.lora import adapter_files, adapter_weights
 
 from trtllm_truss.cli.check import CheckReport, examine

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_tensorrtllm import engine_config
-from tests.support.hub_server import HubServer
-from tests.support.s3_server import S3Server
+from tests.fakes.hub.server import HubServer
+from tests.fakes.s3.server import S3Server
+from tests.fakes.triton import engine_config
 
 from trtllm_truss.cli.check import examine
 from trtllm_truss.engines.engine import Engine

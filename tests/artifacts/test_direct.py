@@ -11,8 +11,8 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
+from tests.fakes.hub.server import HubServer
 from tests.support.certificates import new_certificate
-from tests.support.hub_server import HubServer
 from tests.support.serving import Serving
 from tests.support.waiting import PATIENCE_S
 from tests.support.whole_repository import fetch_repository

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.hub_server import HubServer
-from tests.support.s3_server import S3Server
+from tests.fakes.hub.server import HubServer
+from tests.fakes.s3.server import S3Server
 from tests.support.whole_repository import fetch_repository
 
 RANK = bytes(range(256)) * 4000

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.hub.server import HubServer
 from tests.support.canaries import HOME, Canaries
-from tests.support.hub_server import HubServer
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.s3.hostile import HostileObject, HostileS3, hostile_s3_server
 from tests.support.canaries import HOME, Canaries
-from tests.support.hostile_s3 import HostileObject, HostileS3, hostile_s3_server
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import direct

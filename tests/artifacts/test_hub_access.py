@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from tests.support.hub_server import SIGNATURE, HubServer
+from tests.fakes.hub.server import SIGNATURE, HubServer
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_builder import publishing

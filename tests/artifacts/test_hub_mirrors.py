@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.artifacts.test_equal_files import contents
-from tests.support.hub_server import HubServer
+from tests.fakes.hub.server import HubServer
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.errors import ArtifactError

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 from huggingface_hub import constants, hf_hub_download
-from tests.support.hub_server import HubServer
+from tests.fakes.hub.server import HubServer
 from tests.support.waiting import PATIENCE_S
 from tests.support.whole_repository import fetch_repository
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
-from tests.support.hub_server import HubServer
+from tests.fakes.hub.server import HubServer
 from tests.support.whole_repository import fetch_repository
 
 FILES = {

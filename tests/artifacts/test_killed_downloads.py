@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.hub_server import HubServer, hub_server
+from tests.fakes.hub.server import HubServer, hub_server
 
 from trtllm_truss.artifacts.listing import File
 from trtllm_truss.artifacts.part import PartialFile

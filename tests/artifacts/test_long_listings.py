@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.hub_server import HubServer
-from tests.support.s3_server import S3Server
+from tests.fakes.hub.server import HubServer
+from tests.fakes.s3.server import S3Server
 
 from trtllm_truss.artifacts import hub as hub_module
 from trtllm_truss.artifacts import listing

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import truss_transfer
-from tests.support.fake_tensorrtllm import engine_config
-from tests.support.hub_server import HubServer
+from tests.fakes.hub.server import HubServer
+from tests.fakes.triton import engine_config
 from tests.support.model_module import model_module, truss_config, truss_module
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE_S

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.support.hostile_s3 import HostileObject, hostile_s3_server
-from tests.support.hub_server import HubServer, Request
-from tests.support.s3_server import S3Server
+from tests.fakes.hub.server import HubServer, Request
+from tests.fakes.s3.hostile import HostileObject, hostile_s3_server
+from tests.fakes.s3.server import S3Server
 from tests.support.waiting import settles
 from tests.support.whole_repository import fetch_repository
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.s3_server import S3Server
+from tests.fakes.s3.server import S3Server
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.builder.llama_checkpoint import write_tiny_checkpoint
 from tests.builder.run.test_ensure_engine import block, ensured
-from tests.support.s3_server import S3Server
+from tests.fakes.s3.server import S3Server
 
 from trtllm_builder.jobs import builds_folder
 from trtllm_builder.publishing import publish

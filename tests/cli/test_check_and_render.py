@@ -15,8 +15,8 @@ import yaml
 from google.protobuf import text_format
 from tests.engines.checkpoint.model_configs import LATENT
 from tests.engines.engine_configs import config_0_12
-from tests.support.fake_llm_api import write_checkpoint
-from tests.support.fake_tensorrtllm import BACKENDS, write_engine
+from tests.fakes.tensorrt_llm import write_checkpoint
+from tests.fakes.triton import BACKENDS, write_engine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file, write_smollm2_tokenizer
 from tests.tool_calls.test_registry import CALLS, template

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import EXAMPLE
 from tests.support.truss_process import Served, alive, free_port, listening_addresses
 from tests.support.waiting import settles

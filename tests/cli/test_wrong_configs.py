@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.engines.engine_configs import new_config
-from tests.support.hub_server import HubServer
+from tests.fakes.hub.server import HubServer
 from tests.support.paths import ROOT
 from tests.support.smollm2 import write_small_smollm2, write_smollm2_tokenizer
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.clients import page
-from tests.support.fake_tensorrtllm import FAKE_ENGINE
+from tests.fakes.triton import FAKE_ENGINE
 from tests.support.paths import ROOT
 from tests.support.truss_process import Served
 from tests.support.waiting import settles

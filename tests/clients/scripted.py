@@ -74,7 +74,7 @@ _LIMITS = {"max_seq_len": _LONG, "max_input_len": _LONG - 1, "max_num_tokens": _
 def main(folder: Path) -> None:
     """Write the engine and print the path of its config.yaml."""
     # The environment of the clients, which imports this module, lacks their dependencies.
-    from tests.support.fake_tensorrtllm import config_for, write_engine
+    from tests.fakes.triton import config_for, write_engine
     from tests.support.smollm2 import write_smollm2_tokenizer
 
     from trtllm_truss.text.tokenizer import load_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.fake_tensorrtllm import BACKENDS
+from tests.fakes.triton import BACKENDS
 
 from trtllm_truss.decoding import in_runtime
 from trtllm_truss.request_fields import Sampling

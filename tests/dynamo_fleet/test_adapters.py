@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from benchmarks.servers.dynamo import MODEL, Fleet
-from tests.support.fake_llm_api import (
+from tests.fakes.tensorrt_llm import (
     COUNTING,
     VERSIONS,
     config_for_checkpoint,

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.servers.dynamo import MODEL, Fleet
 from prometheus_client.parser import text_string_to_metric_families
 from tests.dynamo_fleet.conftest import config_with
-from tests.support.fake_llm_api import (
+from tests.fakes.tensorrt_llm import (
     COUNTING,
     VERSIONS,
     config_for_checkpoint,

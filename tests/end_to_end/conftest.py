@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.fake_llm_api import config_for_checkpoint, fake_library, write_checkpoint
-from tests.support.fake_tensorrtllm import serve_engine, write_engine
+from tests.fakes.tensorrt_llm import config_for_checkpoint, fake_library, write_checkpoint
+from tests.fakes.triton import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served, free_port, write_greedy_example
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.fake_llm_api import COUNTING, serve_checkpoint, write_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, serve_checkpoint, write_checkpoint
 from tests.support.lora import SMOLLM2_HIDDEN, adapter_weights, write_smollm2_adapter
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.truss_process import Served, free_port

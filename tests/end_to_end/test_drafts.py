@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.fake_llm_api import COUNTING, serve_checkpoint, write_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, serve_checkpoint, write_checkpoint
 from tests.support.smollm2 import smollm2_file
 
 pytestmark = pytest.mark.server

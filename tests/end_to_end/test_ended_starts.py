@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.fake_llm_api import (
+from tests.fakes.tensorrt_llm import (
     COUNTING,
     config_for_checkpoint,
     fake_library,
     write_checkpoint,
 )
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import free_port, write_greedy_example

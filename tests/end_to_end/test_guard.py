@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import LOOPBACK, Served, listening_addresses, listening_hosts
 from tests.support.waiting import settles
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import write_small_smollm2, write_smollm2_tokenizer
 from tests.support.truss_process import Served
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S
 
 STANDSTILL_S = 9.0
 """Above any pause of a healthy stream, on a busy machine too; 16 kB of brackets caused ten."""
-TORCH_STUB = ROOT / "tests/support/torch_stub"
+TORCH_STUB = ROOT / "tests/fakes/torch"
 HOSTILE = {
     "16 kB of brackets": "[" * 16_000,
     "64 kB of brackets": "[" * 65_536,

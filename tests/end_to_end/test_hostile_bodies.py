@@ -23,7 +23,7 @@ from benchmarks.hostile.corpus import CORPUS
 from benchmarks.hostile.generated_bodies import generated
 from benchmarks.hostile.tool_model import write_tool_model
 from benchmarks.servers.configuration import in_own_server
-from tests.support.fake_tensorrtllm import FAKE_ENGINE
+from tests.fakes.triton import FAKE_ENGINE
 from tests.support.truss_process import Served
 from tests.support.waiting import settles
 

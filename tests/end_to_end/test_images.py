@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.containers import (
     Container,
     documented_request,
     require_namespaces,
     write_context,
 )
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.nvidia_images import IMAGES, LaidOut
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import FAKES, ROOT
 from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import settles
 
@@ -80,7 +80,7 @@ def context(laid_out: LaidOut, shape: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def layer(laid_out: LaidOut, tmp_path: Path) -> Iterator[LaidOut]:
     folder = tmp_path / "layer"
-    yield laid_out.layer(folder, [tmp_path / "engine", tmp_path / "tokenizer", SUPPORT])
+    yield laid_out.layer(folder, [tmp_path / "engine", tmp_path / "tokenizer", FAKES])
     shutil.rmtree(folder)
 
 

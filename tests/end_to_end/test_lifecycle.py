@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.model_module import model_module
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.truss_process import LOOPBACK, Served, alive, free_port, listening_addresses

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.fake_tensorrtllm import serve_engine, write_engine
-from tests.support.fake_tensorrtllm.known_model import log_probs_after
+from tests.fakes.triton import serve_engine, write_engine
+from tests.fakes.triton.known_model import log_probs_after
 from tests.support.truss_process import Served
 from tests.support.waiting import settles
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.fake_tensorrtllm import serve_engine, write_engine
+from tests.fakes.triton import serve_engine, write_engine
 
 SHORT_STEPS = {"max_num_tokens": 64, "max_input_len": 64}
 PROMPT = [9, 8, 7, 6, 5]

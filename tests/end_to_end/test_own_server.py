@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import Served, alive
 from tests.support.waiting import settles
 

@@ -12,8 +12,8 @@ from benchmarks.cases.setup import set_up
 from benchmarks.engine.backend import find_compiler
 from benchmarks.options import Options
 from tests.end_to_end.test_disconnect import await_text, open_request
-from tests.support.fake_llm_api import serve_checkpoint, write_checkpoint
-from tests.support.fake_tensorrtllm import serve_engine, write_engine
+from tests.fakes.tensorrt_llm import serve_checkpoint, write_checkpoint
+from tests.fakes.triton import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served
 from tests.support.waiting import PATIENCE_S, settles

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.fake_llm_api import VERSIONS
+from tests.fakes.tensorrt_llm import VERSIONS
 from tests.support.thinker import (
     CITY,
     KINDS,

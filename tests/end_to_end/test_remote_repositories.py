@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
-from tests.support.hub_server import hub_server
+from tests.fakes.hub.server import hub_server
+from tests.fakes.s3.server import s3_server
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
-from tests.support.s3_server import s3_server
 from tests.support.smollm2 import smollm2_tokenizer, write_small_smollm2
 from tests.support.truss_process import Served
 from tests.support.waiting import settles

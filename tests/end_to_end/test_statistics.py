@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.fake_llm_api import COUNTING, serve_checkpoint, write_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, serve_checkpoint, write_checkpoint
 from tests.support.smollm2 import smollm2_file
 from tests.support.waiting import PATIENCE_S, settles
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.end_to_end.test_console import console_url
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import ROOT
 from tests.support.truss_process import Served, free_port
 from tests.support.waiting import PATIENCE_S, settles

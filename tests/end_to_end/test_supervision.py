@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import httpx
 import pytest
-from tests.support.fake_llm_api import (
+from tests.fakes.tensorrt_llm import (
     COUNTING,
     VERSIONS,
     misbehave,
@@ -25,7 +25,7 @@ from tests.support.fake_llm_api import (
     serve_checkpoint,
     write_checkpoint,
 )
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, serve_engine, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
 from tests.support.waiting import PATIENCE_S, settles

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import yaml
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.truss_process import Served
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from tests.support.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.endpoints.application import TRUSS_PATHS, Application

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.support.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 

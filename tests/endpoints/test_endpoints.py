@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.support.fake_engine import FakeEngine, Step
+from tests.fakes.engine import FakeEngine, Step
 from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import Tokenizer, models
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.fake_engine import Step
+from tests.fakes.engine import Step
 from trtllm_truss.errors import EngineUnavailable, QueueFull
 from trtllm_truss.local_requests import PREDICT
 

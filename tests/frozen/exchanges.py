@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from starlette.types import Message, Scope
 
+from tests.fakes.engine import ENGINE, FakeEngine, Step
 from tests.frozen.cases import CASES, Case
-from tests.support.fake_engine import ENGINE, FakeEngine, Step
 from tests.support.smollm2 import smollm2_tokenizer
 from trtllm_truss.endpoints.application import Application
 from trtllm_truss.endpoints.routes import build_routes

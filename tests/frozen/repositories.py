@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tests.engines.engine_configs import config_0_12, new_config, rank_names
-from tests.support.fake_llm_api import write_checkpoint
+from tests.fakes.tensorrt_llm import write_checkpoint
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import smollm2_file, write_smollm2_tokenizer
 from trtllm_truss.cli.main import main

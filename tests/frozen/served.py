@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.truss_process import Served, free_port

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from tests.end_to_end.test_supervision import HARMS, PROMPT, harmed, restarts
-from tests.support.fake_llm_api import VERSIONS, serve_checkpoint, write_checkpoint
+from tests.fakes.tensorrt_llm import VERSIONS, serve_checkpoint, write_checkpoint
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.paths import SUPPORT
+from tests.support.paths import FAKES
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.guides import validator as validator_module
@@ -20,7 +20,7 @@ from trtllm_truss.guides.guide import CheckFailed, GuideFault, TooManyGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide
 
-FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
+FAKE_WORKER = str(FAKES / "compiler_worker.py")
 TOO_LARGE = "it is too large or too deeply nested; simplify it."
 CRASHES = (
     "XGrammar cannot compile it: it is too large, too deeply nested or allows no character; "

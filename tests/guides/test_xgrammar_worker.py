@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.paths import SUPPORT
+from tests.support.paths import FAKES
 from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
@@ -23,7 +23,7 @@ from trtllm_truss.requests import Guide, Language
 from trtllm_truss.serving.preparation import write_tokenizer_info
 
 WORKER = ["-m", "trtllm_truss.guides.compiler_worker"]
-TORCH_STUB = SUPPORT / "torch_stub"
+TORCH_STUB = FAKES / "torch"
 LARGE = "with its repetitions written out it has more than 100000 parts; lower their counts."
 SCHEMA = {
     "type": "object",

@@ -20,7 +20,7 @@ import yaml
 from huggingface_hub import constants
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.engine_configs import new_config, rank_names
-from tests.support.hub_server import HubServer, hub_server
+from tests.fakes.hub.server import HubServer, hub_server
 from tests.support.paths import ROOT
 
 from trtllm_truss.cli.check import CheckReport, examine

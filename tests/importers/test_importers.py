@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.engine_configs import new_config, rank_names
+from tests.fakes.hub.server import HubServer
 from tests.scaffold.conftest import TOKENIZER, Initialize
-from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
 
 from trtllm_truss.engines.images import IMAGES

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.support.fake_engine import ENGINE, FakeEngine
+from tests.fakes.engine import ENGINE, FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import InvalidRequest

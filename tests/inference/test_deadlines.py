@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import DeadlineExceeded

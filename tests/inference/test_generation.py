@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
-from tests.support.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull

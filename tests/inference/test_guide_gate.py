@@ -14,9 +14,9 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing as checkpoint_listing
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.engine_configs import listing, new_config
-from tests.support.fake_engine import ENGINE
+from tests.fakes.engine import ENGINE
 from tests.support.inspection import inspect_config
-from tests.support.paths import SUPPORT
+from tests.support.paths import FAKES
 from tests.support.waiting import until
 
 from trtllm_truss.engines.engine import Engine
@@ -35,7 +35,7 @@ from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 
-FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
+FAKE_WORKER = str(FAKES / "compiler_worker.py")
 
 
 @pytest.fixture

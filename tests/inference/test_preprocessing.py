@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.engines.engine_configs import listing, new_config
-from tests.support.fake_engine import ENGINE
+from tests.fakes.engine import ENGINE
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.fakes.engine import ENGINE, FakeEngine
 from tests.inference.test_generation import ends, generated, texts
-from tests.support.fake_engine import ENGINE, FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 from tokenizers import AddedToken, Tokenizer

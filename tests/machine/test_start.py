@@ -16,9 +16,9 @@ import pytest
 from tests.backends.triton_native.native_triton import write_tokenizer
 from tests.engines.checkpoint.checkpoints import write_checkpoint
 from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS
+from tests.fakes.tensorrt_llm import COUNTING, SITE, open_mpi
+from tests.fakes.triton import write_engine
 from tests.machine.images import ImageTree, lay_out
-from tests.support.fake_llm_api import COUNTING, SITE, open_mpi
-from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT, TEMPLATES
 from tests.support.shared_library import write_library
 from tests.support.waiting import PATIENCE_S

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from starlette.requests import Request
 from starlette.types import Message
-from tests.support.fake_engine import FakeEngine, Step
+from tests.fakes.engine import FakeEngine, Step
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.waiting import until

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.support.fake_engine import ENGINE, FakeEngine
+from tests.fakes.engine import ENGINE, FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.tool_calls.outputs.notation import TOOLS
 from tests.tool_calls.test_registry import CALLS, template

@@ -20,11 +20,11 @@ from tests.engines.engine_configs import (
     old_config,
     rank_names,
 )
+from tests.fakes.hub.server import HubServer
+from tests.fakes.s3.server import S3Server
+from tests.fakes.triton import write_engine
 from tests.scaffold.conftest import TOKENIZER, Initialize
-from tests.support.fake_tensorrtllm import write_engine
-from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
-from tests.support.s3_server import S3Server
 from tests.support.smollm2 import write_small_smollm2
 
 from trtllm_builder.converters import INSTALL_COMMAND

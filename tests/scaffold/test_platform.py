@@ -19,12 +19,12 @@ from tests.engines.engine_configs import (
     new_config,
     old_config,
 )
+from tests.fakes.hub.server import HubServer
+from tests.fakes.s3.server import S3Server
 from tests.scaffold.conftest import TOKENIZER, Initialize
 from tests.scaffold.test_init import TOKEN, in_memory, write
-from tests.support.hub_server import HubServer
 from tests.support.lora import adapter_files
 from tests.support.model_module import truss_config
-from tests.support.s3_server import S3Server
 from tests.support.warm_python import run_warm
 
 from trtllm_truss.cli.baseten import Need

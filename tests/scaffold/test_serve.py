@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.scaffold.conftest import Initialize
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.truss_process import Served
 
 pytestmark = pytest.mark.server

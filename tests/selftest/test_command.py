@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.triton import BACKENDS, write_engine
 from tests.selftest.test_template import replaced, template
-from tests.support.fake_tensorrtllm import BACKENDS, write_engine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer, write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.fake_llm_api import SITE
+from tests.fakes.tensorrt_llm import SITE
 from tests.support.model_module import module_at
 
 from trtllm_truss.artifacts.listing import Listing

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.support.fake_llm_api import (
+from tests.fakes.tensorrt_llm import (
     COUNTING,
     PROGRAMS,
     VERSIONS,
@@ -25,7 +25,7 @@ from tests.support.fake_llm_api import (
     open_mpi,
     write_checkpoint,
 )
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.network import PORT, Host, Network, missing_right
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.fake_tensorrtllm import write_engine
+from tests.fakes.triton import write_engine
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import write_checkpoint
-from tests.support.fake_tensorrtllm import write_engine
+from tests.fakes.triton import write_engine
 from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama
-from tests.support.fake_tensorrtllm import write_engine
+from tests.fakes.triton import write_engine
 from tests.support.inspection import inspect_config
 from tests.support.lora import SQL
 

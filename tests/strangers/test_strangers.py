@@ -14,11 +14,11 @@ from tests.builder.checkpoints import LLAMA_3_8B
 from tests.builder.llama_checkpoint import write_tiny_checkpoint
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.checkpoint.checkpoints import write_checkpoint as write_unloadable_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, fake_library, write_checkpoint
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.booby_trap import set_traps
-from tests.support.fake_llm_api import COUNTING, fake_library, write_checkpoint
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.lora import adapter_config, write_adapter
-from tests.support.paths import EXAMPLE, ROOT, SUPPORT
+from tests.support.paths import EXAMPLE, FAKES, ROOT
 from tests.support.smollm2 import smollm2_file, write_small_smollm2, write_smollm2_tokenizer
 from tests.support.truss_process import Served
 
@@ -224,7 +224,7 @@ def served(
 ) -> int:
     """Serve, send one request, and return its status."""
     content = yaml.safe_load(EXAMPLE.read_text()) | {"model_metadata": metadata}
-    content["external_package_dirs"] = [str(SUPPORT / "torch_stub")]
+    content["external_package_dirs"] = [str(FAKES / "torch")]
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(content))
     server = Served(file, environment)

@@ -7,5 +7,5 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
 TEMPLATES = ROOT / "data/triton_model_repository"
-SUPPORT = ROOT / "tests/support"
-PROGRAMS = SUPPORT / "programs"
+FAKES = ROOT / "tests/fakes"
+PROGRAMS = ROOT / "tests/support/programs"

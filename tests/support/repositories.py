@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from tests.fakes.hub.server import HubServer, hub_server
+from tests.fakes.s3.server import S3Server, s3_server
 from tests.support.canaries import Canaries
-from tests.support.hub_server import HubServer, hub_server
-from tests.support.s3_server import S3Server, s3_server
 
 from trtllm_truss.artifacts import direct
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.support.fake_engine import ENGINE, FakeEngine
+from tests.fakes.engine import ENGINE, FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import AddedToken, Tokenizer
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.fake_llm_api import serve_checkpoint, write_checkpoint
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
+from tests.fakes.tensorrt_llm import serve_checkpoint, write_checkpoint
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import smollm2_file, write_smollm2_tokenizer
 from tests.support.truss_process import Served
@@ -104,9 +104,7 @@ def serve_thinker(kind: str, folder: Path, **settings: Any) -> Served:
             folder / "engine", scripts=_write_scripts(tokenizer), log_reuse=1, **behaviour
         )
         has_torch = importlib.util.find_spec("torch") is not None
-        config["external_package_dirs"] = (
-            [] if has_torch else [str(ROOT / "tests/support/torch_stub")]
-        )
+        config["external_package_dirs"] = [] if has_torch else [str(ROOT / "tests/fakes/torch")]
         config["model_metadata"] = {
             "engine_repository": str(engine),
             "runtime": {"guided_decoding_backend": "xgrammar"},

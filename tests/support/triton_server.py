@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, script_request, write_engine
+from tests.fakes.triton import FAKE_ENGINE, script_request, write_engine
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
+from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, decoders, models, normalizers, processors

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.builder.llama_checkpoint import write_smollm2_checkpoint, write_tiny_checkpoint
-from tests.support.hub_server import SIGNATURE, HubServer
+from tests.fakes.hub.server import SIGNATURE, HubServer
 from tests.support.paths import ROOT
 from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import Served

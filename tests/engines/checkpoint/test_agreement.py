@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import complete, llama
-from tests.support.fake_llm_api import SITE
+from tests.fakes.tensorrt_llm import SITE
 
 from trtllm_backends.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.llm_args import doubtful_arguments, parse_llm_args

@@ -12,7 +12,7 @@ from tests.engines.checkpoint.checkpoints import complete, llama, settings_for
 from tests.engines.checkpoint.model_configs import MODELS
 from tests.engines.engine_configs import listing as engine_listing
 from tests.engines.engine_configs import new_config
-from tests.support.fake_tensorrtllm import write_engine
+from tests.fakes.triton import write_engine
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.fake_llm_api import PROGRAMS
+from tests.fakes.tensorrt_llm import PROGRAMS
 
 from trtllm_truss.engines.checkpoint.launcher import LlmApiLauncher
 from trtllm_truss.errors import TritonError

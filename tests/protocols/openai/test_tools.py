@@ -12,7 +12,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.support.fake_engine import ENGINE, FakeEngine
+from tests.fakes.engine import ENGINE, FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.tool_calls.outputs.notation import TOOLS, Call, Cut, Think
 from tests.tool_calls.parsing import FORMATS, cases

@@ -25,7 +25,7 @@ import uvicorn
 import uvloop
 import yaml
 from starlette.requests import Request
-from tests.support.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer
 

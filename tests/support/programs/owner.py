@@ -13,7 +13,7 @@ from trtllm_truss.triton.server import command as commands
 from trtllm_truss.triton.server import process
 from trtllm_truss.triton.server.process import ServerProcess
 
-FAKE_TRITON = str(Path(__file__).parent / "fake_triton.py")
+FAKE_TRITON = str(Path(__file__).parents[2] / "fakes/triton/program.py")
 
 
 def command(launch):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.fake_tensorrtllm.known_model import log_probs_after, logits_after
+from tests.fakes.triton.known_model import log_probs_after, logits_after
 
 from trtllm_truss.errors import InternalError, InvalidRequest
 from trtllm_truss.triton.client.client import ResponseStream, TritonClient

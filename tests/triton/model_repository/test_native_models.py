@@ -83,7 +83,7 @@ def test_old_images_cannot_do_without_decoupled(tmp_path):
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_off_unless_asked_for(tmp_path, wanted):
-    from tests.support.fake_tensorrtllm import write_engine
+    from tests.fakes.triton import write_engine
 
     folder = write_engine(tmp_path / "engine")
     metadata = {"engine_repository": str(folder), "serving": {"triton_native": wanted}}

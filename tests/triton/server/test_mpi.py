@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.fake_llm_api import open_mpi
+from tests.fakes.tensorrt_llm import open_mpi
 from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.errors import TritonError

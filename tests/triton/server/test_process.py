@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.paths import PROGRAMS
+from tests.support.paths import FAKES, PROGRAMS
 from tests.support.triton_server import assert_nothing_left
 from tests.support.waiting import PATIENCE_S, settles
 
@@ -32,7 +32,7 @@ def fake_triton(tmp_path, monkeypatch):
     def make(*modes, **options):
         def command(launch):
             launches.append(launch)
-            program = str(PROGRAMS / "fake_triton.py")
+            program = str(FAKES / "triton" / "program.py")
             ports = (str(launch.ports.grpc), str(launch.ports.metrics))
             arguments = (launch.run_id, *ports, launch.shm_prefix)
             return [sys.executable, program, *arguments, *modes]
@@ -139,7 +139,7 @@ def test_taken_port_is_given_up_for_another(fake_triton):
 
 def test_server_that_was_ready_is_not_started_on_other_ports(fake_triton):
     server = started(fake_triton("port_lost"))
-    (child,) = [p for p in children_of(server.pid) if b"fake_triton" in command_line(p)]
+    (child,) = [p for p in children_of(server.pid) if b"triton/program.py" in command_line(p)]
     os.kill(child, signal.SIGKILL)
     assert settles(lambda: server.state is State.DEAD)
     with pytest.raises(TritonError, match="SIGKILL"):
@@ -178,7 +178,7 @@ def test_death_after_ready_is_reported_once(fake_triton):
     server = started(fake_triton("family", "memory"))
     ends = []
     server.on_exit(ends.append)
-    (child,) = [p for p in children_of(server.pid) if b"fake_triton" in command_line(p)]
+    (child,) = [p for p in children_of(server.pid) if b"triton/program.py" in command_line(p)]
     os.kill(child, signal.SIGSEGV)
     assert settles(lambda: ends)
     assert server.state is State.DEAD

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.fake_llm_api import mpi_prefix
+from tests.fakes.tensorrt_llm import mpi_prefix
 
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
 from trtllm_truss.processes.process_guard import RUN_MARKER, marked_processes

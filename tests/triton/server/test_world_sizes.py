@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.fake_tensorrtllm import write_engine
+from tests.fakes.triton import write_engine
 from tests.support.triton_server import assert_nothing_left, chunks_of
 from tests.support.truss_process import LOOPBACK, listening_addresses
 from tests.support.waiting import PATIENCE_S, settles, until

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_llm_api import SITE, fake_library, write_checkpoint
+from tests.fakes.tensorrt_llm import SITE, fake_library, write_checkpoint
 from tests.support.lora import write_smollm2_adapter
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S

@@ -14,7 +14,7 @@ from tests.backends.token_model.backend_requests import Caller
 from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine, keep
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.engines.checkpoint.test_adapters import FOLDER, WRITTEN, complete, findings
-from tests.support.fake_llm_api import COUNTING, copy_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, copy_checkpoint
 from tests.support.lora import SMOLLM2_HIDDEN, adapter_weights, write_smollm2_adapter
 from tests.support.waiting import PATIENCE_S
 

@@ -16,7 +16,7 @@ import pytest
 from tests.backends.token_model.backend_requests import Caller
 from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine, keep
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
-from tests.support.fake_llm_api import COUNTING, copy_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, copy_checkpoint
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_backends.llm_api import engine as llm_engine

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.llm_api.conftest import StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer
-from tests.support.fake_llm_api import VERSIONS
+from tests.fakes.tensorrt_llm import VERSIONS
 from tests.support.waiting import PATIENCE_S
 
 RELEASES = VERSIONS

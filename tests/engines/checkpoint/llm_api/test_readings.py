@@ -20,7 +20,7 @@ import pytest
 from tests.engines.checkpoint.llm_api.conftest import StartEngine, StartTriton
 from tests.engines.checkpoint.llm_api.test_engine import answer
 from tests.engines.checkpoint.llm_api.test_triton_model import chunks
-from tests.support.fake_llm_api import COUNTING, VERSIONS
+from tests.fakes.tensorrt_llm import COUNTING, VERSIONS
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_backends.llm_api.library import Library

@@ -11,7 +11,7 @@ import pytest
 from tests.backends.token_model.backend_requests import word_list
 from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
-from tests.support.fake_llm_api import COUNTING
+from tests.fakes.tensorrt_llm import COUNTING
 
 from trtllm_backends.llm_api.engine import LlmEngine
 from trtllm_backends.llm_api.library import Library

@@ -1,7 +1,7 @@
 """A fake of the C++ `tensorrtllm` backend: any number of ranks, no GPU, no language model.
 
 With `TRITON_BACKEND_DIRECTORY` = the folder above, the production `config.pbtxt` loads unchanged.
-The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` does it), and each
+The engine folder is laid out as a real one (`tests.fakes.triton.write_engine` does it), and each
 `rankN.engine` is a text file: `FAKE`, then `key=value` lines. Keys of the engine:
 
     step_ms       time of one iteration of the whole batch
@@ -77,7 +77,7 @@ _KEYS = {
 _BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
 _SCHEDULING = ("", "max_utilization", "guaranteed_no_evict")
 _WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
-_STEPS = Path(__file__).resolve().parents[3] / "fake_llm_api/site/tensorrt_llm/fake"
+_STEPS = Path(__file__).resolve().parents[3] / "tensorrt_llm/site/tensorrt_llm/fake"
 _RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMIX_RANK", 0)))
 _LOCAL_SIZE = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
 _WORLD_SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("SLURM_NTASKS", 1)))

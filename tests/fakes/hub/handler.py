@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from tests.support.hub_repositories import Account, Contents, Repository, is_lfs
-from tests.support.hub_server import SIGNATURE, HubServer, Request
+from tests.fakes.hub.repositories import Account, Contents, Repository, is_lfs
+from tests.fakes.hub.server import SIGNATURE, HubServer, Request
 
 _CHUNK_BYTES = 1 << 16
 _NAME = r"(?P<name>[^/]+/[^/]+)"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from tests.support.hub_repositories import Account, Repository
+from tests.fakes.hub.repositories import Account, Repository
 from tests.support.serving import Serving
 
 SIGNATURE = "0a1b2c3d4e5f"
@@ -78,7 +78,7 @@ class HubServer:
     """The Hub. Everything may be changed while it runs."""
 
     def __init__(self) -> None:
-        from tests.support.hub_handler import HubHandler
+        from tests.fakes.hub.handler import HubHandler
 
         self.repositories: dict[str, Repository] = {}
         self.tokens: dict[str, Account] = {}

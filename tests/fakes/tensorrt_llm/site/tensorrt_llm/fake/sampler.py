@@ -13,7 +13,7 @@ Sources in NVIDIA/TensorRT-LLM:
   `request_strategy` of _torch/pyexecutor/sampler.py near 1.0. Later PyTorch samplers have the three
   together; `min_p` came with pull request 16590 (July 2026).
 - The C++ sampler replaces a temperature of 0, and is greedy without limits:
-  tests/support/fake_tensorrtllm/backends/tensorrtllm/sampling.py has the sources.
+  tests/fakes/triton/backends/tensorrtllm/sampling.py has the sources.
 - With drafts: `drafts`.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.support.s3_server import environment_for
+from tests.fakes.s3.server import environment_for
 from tests.support.serving import serving
 
 _CHUNK_BYTES = 1 << 16

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.paths import EXAMPLE, SUPPORT
+from tests.support.paths import EXAMPLE, FAKES
 from tests.support.truss_process import Served
 
 from trtllm_truss.gguf import read_metadata
@@ -182,7 +182,7 @@ def config_for_checkpoint(folder: Path, **metadata: Any) -> Path:
     """Write a configuration that serves a checkpoint."""
     config = yaml.safe_load(EXAMPLE.read_text())
     has_torch = importlib.util.find_spec("torch") is not None
-    config["external_package_dirs"] = [] if has_torch else [str(SUPPORT / "torch_stub")]
+    config["external_package_dirs"] = [] if has_torch else [str(FAKES / "torch")]
     config["model_metadata"] = {"engine_repository": str(folder), **metadata}
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(config))

@@ -1,6 +1,6 @@
 """A fake Triton.
 
-Usage: `fake_triton.py RUN_ID GRPC_PORT METRICS_PORT SHM_PREFIX MODE…`
+Usage: `program.py RUN_ID GRPC_PORT METRICS_PORT SHM_PREFIX MODE…`
 
 Modes, any number of them:
     slow         half a second until ready
