@@ -205,25 +205,25 @@ class TrussEngine:
             self.failure = error
             raise
         self._service = service
-        path = service.path
-        self._defaults = {**usable_defaults(service.sampling), **defaults}
-        await asyncio.to_thread(path.tokenizer.save, self._folder, path.engine.max_sequence_tokens)
+        pipeline = service.pipeline
+        self._defaults = {**usable_defaults(pipeline.recommended), **defaults}
+        context_tokens = pipeline.engine.max_sequence_tokens
+        await asyncio.to_thread(pipeline.tokenizer.save, self._folder, context_tokens)
         return backend.EngineConfig(
             model=str(self._folder),
             served_model_name=self._options.name,
             llm=backend.LlmRegistration(
-                kv_cache_block_size=path.engine.cache_block_tokens, **self._sizes
+                kv_cache_block_size=pipeline.engine.cache_block_tokens, **self._sizes
             ),
         )
 
     @property
     def _sizes(self) -> dict[str, int | None]:
-        path = self._started.path
+        engine, admission = self._started.pipeline.engine, self._started.pipeline.admission
         return {
-            "context_length": path.engine.max_sequence_tokens,
-            "total_kv_blocks": path.admission.kv_cache_tokens // path.engine.cache_block_tokens
-            or None,
-            "max_num_seqs": path.admission.max_requests,
+            "context_length": engine.max_sequence_tokens,
+            "total_kv_blocks": admission.kv_cache_tokens // engine.cache_block_tokens or None,
+            "max_num_seqs": admission.max_requests,
         }
 
     async def on_endpoint_ready(self, endpoint: Endpoint) -> None:
@@ -245,7 +245,7 @@ class TrussEngine:
                 str(self._folder),
                 name,
                 worker_type=WorkerType.Aggregated,
-                kv_cache_block_size=self._started.path.engine.cache_block_tokens,
+                kv_cache_block_size=self._started.pipeline.engine.cache_block_tokens,
                 runtime_config=described,
                 lora_name=name,
                 base_model_path=str(self._folder),
@@ -299,7 +299,7 @@ class TrussEngine:
                 # Its adapter is another worker's: see `lib/llm/src/lora/filter.rs` of Dynamo.
                 raise CannotConnect(f"this worker does not serve {shown_name(model)}")
             wanted = read_request(request, self._defaults, service.adapter_names)
-            tokens = service.path.generator.tokens(wanted, PROTOCOL, call_id)
+            tokens = service.pipeline.generator.tokens(wanted, PROTOCOL, call_id)
             async with aclosing(tokens) as deltas:
                 async for together in deltas:
                     for delta in together:
@@ -347,7 +347,7 @@ class TrussEngine:
 
     async def health_check_payload(self) -> dict[str, Any]:
         """Return the request that Dynamo sends to an idle worker."""
-        tokenizer = self._started.path.tokenizer
+        tokenizer = self._started.pipeline.tokenizer
         first = tokenizer.bos_id if tokenizer.bos_id is not None else 0
         return {
             "token_ids": [first],
@@ -359,7 +359,7 @@ class TrussEngine:
     async def kv_event_sources(self) -> list[PushSource]:
         if self._kv_events is None:
             return []
-        return [self._kv_events.source(self._started.path.engine.cache_block_tokens)]
+        return [self._kv_events.source(self._started.pipeline.engine.cache_block_tokens)]
 
     async def logits_processor_spec(self) -> None: ...
 

@@ -147,7 +147,7 @@ class FakeService:
     """Repeats a word until stopped; fails on the prompt "fail"."""
 
     def __init__(self) -> None:
-        self.generator = self
+        self.pipeline = self.generator = self
         self.limits = Serving()
         self.tokenizer = smollm2_tokenizer()
         self.ended = threading.Event()

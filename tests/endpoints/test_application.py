@@ -104,7 +104,11 @@ async def test_tokens_of_a_text_and_of_a_conversation() -> None:
         answer = (await client.post("/tokenize", json={"prompt": text})).json()
         assert answer["tokens"] == tokenizer.encode(text)
         assert answer["count"] == len(answer["tokens"])
-        assert answer["max_model_len"] == model["max_model_len"] == served.context_tokens
+        assert (
+            answer["max_model_len"]
+            == model["max_model_len"]
+            == served.pipeline.engine.max_sequence_tokens
+        )
         assert answer["token_strs"] is None
         chat = {"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": True}
         answer = (await client.post("/tokenize", json=chat)).json()
@@ -169,7 +173,7 @@ async def test_a_text_beyond_the_context_or_an_empty_one_has_a_count(
 ) -> None:
     """One counts to decide what to cut."""
     served = engine()
-    assert served.context_tokens < 9000
+    assert served.pipeline.engine.max_sequence_tokens < 9000
     async with asking(begun(alone(), served)) as client:
         answer = await client.post(path, json=body)
     assert answer.status_code == 200, answer.text

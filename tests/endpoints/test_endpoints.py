@@ -37,7 +37,7 @@ def served(
     **sampling: object,
 ) -> tuple[httpx.AsyncClient, FakeEngine]:
     engine = FakeEngine(lambda _: steps, tokenizer or smollm2_tokenizer())
-    engine.sampling = sampling
+    engine.pipeline = engine.pipeline._replace(recommended=sampling)
     routes = build_routes(engine, defaults or {})  # type: ignore[arg-type]
     paths = {"/predict": PREDICT, "/invocations": INVOCATIONS}
     paths |= {"/chat": "/v1/chat/completions"}

@@ -14,6 +14,7 @@ from trtllm_truss.errors import TrussError
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.pipeline import RequestPipeline
 from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
 from trtllm_truss.observability.metrics import Metrics
 from trtllm_truss.observability.tracing import Tracing
@@ -80,10 +81,7 @@ class FakeEngine:
         self.admission = Admission(places, None, self.limits)
         self.metrics = Metrics(engine_up=lambda: True)
         self.tracing: Tracing | None = None
-        self.sampling: dict[str, object] = {}
         self.model_name = "smollm2"
-        self.chat_template = tokenizer.chat_template
-        self.context_tokens = engine.max_sequence_tokens
         self.heartbeat = EngineHeartbeat(clock)
         capabilities = Capabilities(
             kv_cache_tokens=kv_cache_tokens,
@@ -109,6 +107,7 @@ class FakeEngine:
             metrics=self.metrics,
             logits=Admission(places, capabilities.logits_tokens or None, self.limits),
         )
+        self.pipeline = RequestPipeline(engine, tokenizer, self.admission, self.generator, {})
 
     @asynccontextmanager
     async def answer(

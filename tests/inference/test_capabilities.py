@@ -11,6 +11,7 @@ from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 from tests.support.lora import SQL
 
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import InvalidRequest
@@ -29,7 +30,7 @@ def engine_for(settings: Settings, version: str = "1.2.1") -> Engine:
 
 def capabilities(version: str = "1.2.1", **metadata: Any) -> Capabilities:
     settings = settings_for(**metadata)
-    return Capabilities.for_engine(settings, engine_for(settings, version), None)
+    return Capabilities.of(Deployment(settings, engine_for(settings, version)))
 
 
 @pytest.mark.parametrize(("is_split", "times"), [(False, 1), (True, 4)])
@@ -43,10 +44,10 @@ def test_each_rank_of_data_parallel_attention_has_a_batch_and_a_cache(
     }
     settings = settings_for(tensor_parallelism=4, runtime={"llm_args": llm_args})
     engine = engine_for(settings)
-    admission = Admission.for_engine(settings, engine, None)
+    admission = Admission.of(Deployment(settings, engine))
     assert admission.kv_cache_tokens == 1000 * times
     assert admission.capacity - settings.serving.queue_limit == 16 * times
-    one_request = Capabilities.for_engine(settings, engine, None).kv_cache_tokens
+    one_request = Capabilities.of(Deployment(settings, engine)).kv_cache_tokens
     assert one_request == 1000
 
 
@@ -65,7 +66,7 @@ def test_defaults() -> None:
 )
 def test_fields_without_an_input_in_the_release(version: str | None, names: set[str]) -> None:
     settings = settings_for()
-    found = Capabilities.for_engine(settings, engine_for(settings), None, version)
+    found = Capabilities.of(Deployment(settings, engine_for(settings), None, version))
     assert {row.name for row in found.unknown_fields} == names
     for row in found.unknown_fields:
         request = GenerationRequest(prompt="Hi", max_tokens=5)

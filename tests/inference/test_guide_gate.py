@@ -19,6 +19,7 @@ from tests.support.inspection import inspect_config
 from tests.support.paths import FAKES
 from tests.support.waiting import until
 
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
@@ -211,7 +212,7 @@ def test_only_engines_that_free_no_guides_have_a_budget(
     settings = Settings.model_validate(
         {"engine_repository": "e", "runtime": arguments if engine is COMPILED else {}}
     )
-    assert (kept_guides_for(engine, settings, version) is not None) == keeps
+    assert (kept_guides_for(Deployment(settings, engine, None, version)) is not None) == keeps
 
 
 def test_without_guided_decoding_there_is_no_validator() -> None:

@@ -13,6 +13,7 @@ from tests.engines.engine_configs import listing, new_config
 from tests.fakes.engine import ENGINE
 from tests.support.inspection import inspect_config
 
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
 from trtllm_truss.inference.preprocessing import (
     Capabilities,
@@ -163,7 +164,7 @@ def test_what_a_compiled_engine_would_take_for_something_else_is_refused(
     config = new_config(version)
     engine = inspect_config(config, listing(config))
     settings = Settings.model_validate({"engine_repository": "org/engine"})
-    known = Capabilities.for_engine(settings, engine, None, version)
+    known = Capabilities.of(Deployment(settings, engine, None, version))
     capabilities = replace(known, max_beam_width=2, one_beam_width=False)
     name, *others = fields
     request = GenerationRequest(

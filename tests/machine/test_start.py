@@ -25,9 +25,9 @@ from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, models
 
 from trtllm_builder.run import step_environment
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import assemble_backends, find_installation, find_runtime
-from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.triton.client.client import TritonClient
@@ -234,13 +234,13 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
     repository = render_repository(
         TEMPLATES,
         tmp_path / "repository",
-        engine_dir=engine,
+        ModelConfig(
+            engine,
+            {"tokenizer_dir": str(engine), "llm_args": json.dumps(LLM_ARGS)},
+            of_executor=False,
+        ),
         backend="llm_api",
-        of_executor=False,
-        inputs=OWN_INPUTS,
-        outputs=OWN_OUTPUTS,
         max_batch_size=4,
-        parameters={"tokenizer_dir": str(engine), "llm_args": json.dumps(LLM_ARGS)},
         tensorrt_llm_version="1.2.1",
     )
     render_native_models(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.paths import TEMPLATES
 
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.model_repository import read_config, render_repository
 from trtllm_workbench.selftest.runner import PLACES, differences, find_template, read_template
@@ -107,10 +108,9 @@ def test_inputs_are_declared_as_in_the_release(
     folder = render_repository(
         TEMPLATES,
         tmp_path,
-        engine_dir=tmp_path,
+        ModelConfig(tmp_path, {}, inputs=(), outputs=()),
         backend="tensorrtllm",
         max_batch_size=1,
-        parameters={},
         tensorrt_llm_version=version,
     )
     inputs = {row.name: row for row in read_config(folder / "tensorrt_llm/config.pbtxt").input}

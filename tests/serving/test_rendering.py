@@ -13,6 +13,7 @@ from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.kinds import inspect_engine, with_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.inference.preprocessing import Capabilities
@@ -223,5 +224,5 @@ def test_old_releases_have_one_beam_unless_set(
     metadata = {"engine_repository": str(folder), "runtime": runtime}
     settings, engine = parse_settings({"model_metadata": metadata}), inspect_engine(folder)
     assert engine.first_beam_width(settings) == first
-    capabilities = Capabilities.for_engine(settings, engine, None)
+    capabilities = Capabilities.of(Deployment(settings, engine))
     assert capabilities.one_beam_width is (version == "0.9.0")

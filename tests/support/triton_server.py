@@ -18,6 +18,7 @@ from tests.fakes.triton import FAKE_ENGINE, script_request, write_engine
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.processes.process_guard import _env_makers, all_pids, marked_processes
@@ -54,10 +55,9 @@ class FakeEngineServer(ServerProcess):
         repository = render_repository(
             TEMPLATES,
             run / "repository",
-            engine_dir=engine_dir,
+            ModelConfig(engine_dir, {}, inputs=(), outputs=()),
             backend="tensorrtllm",
             max_batch_size=64,
-            parameters={},
             tensorrt_llm_version=version,
             instance_count=instances,
         )

@@ -249,8 +249,9 @@ class Application:
     def _described(self, name: str) -> dict[str, Any]:
         more: dict[str, Any] = {}
         if self._service is not None:
-            more["max_model_len"] = self._service.context_tokens
-            if templates := self._service.tokenizer.templates:
+            pipeline = self._service.pipeline
+            more["max_model_len"] = pipeline.engine.max_sequence_tokens
+            if templates := pipeline.tokenizer.templates:
                 more["conversations"] = templates.shape.sentence
         return {
             "id": name,

@@ -43,6 +43,7 @@ class Endpoint:
     """Handles the requests of one route.
 
     Args:
+        service: started.
         turns: turns of the large bodies of all routes.
         choose: selects another protocol by request; None for a route with one protocol.
         id_headers: headers for the request's id.
@@ -57,7 +58,10 @@ class Endpoint:
         *,
         id_headers: Sequence[str] = (REQUEST_ID_HEADER,),
     ) -> None:
-        self._service = service
+        self._generator = service.pipeline.generator
+        self._limits = service.limits
+        self._metrics = service.metrics
+        self._tracing = service.tracing
         self._turns = turns
         self._default = default
         self._choose = choose
@@ -67,7 +71,7 @@ class Endpoint:
         """Return the response; errors become responses too."""
         call_id = secrets.token_hex(16)
         adapter = self._default
-        tracing, error_code = self._service.tracing, None
+        tracing, error_code = self._tracing, None
         path = request.scope["path"]
         trace = tracing.begin(request.headers, path, call_id) if tracing is not None else None
         response: Response | None = None
@@ -81,7 +85,7 @@ class Endpoint:
                         raise problem
                     call = adapter.read(body, request.headers.get("accept", ""), call_id)
                 except TrussError as error:
-                    self._service.metrics.refused(adapter.name, call_id, error)
+                    self._metrics.refused(adapter.name, call_id, error)
                     raise
             if trace is not None:
                 trace.describe(call.requests, is_streamed=call.media_type != JSON_MEDIA_TYPE)
@@ -110,7 +114,7 @@ class Endpoint:
         if (refusal := request.scope.get(REFUSAL)) is not None:
             return {}, refusal
         try:
-            return parse_json_object(raw, self._service.limits.max_body_bytes), None
+            return parse_json_object(raw, self._limits.max_body_bytes), None
         except TrussError as error:
             return {}, error
 
@@ -122,8 +126,8 @@ class Endpoint:
         call_id: str,
         trace: CallTrace | None,
     ) -> Response:
-        limits = self._service.limits
-        items = self._service.generator.generate(call.requests, protocol, call_id, trace)
+        limits = self._limits
+        items = self._generator.generate(call.requests, protocol, call_id, trace)
         answers = sum(request.n for request in call.requests)
         answer = EncodedBody(items, call.writer, answers)
         # Only event streams have comments, which can fill silence.

@@ -62,10 +62,11 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
     formats = _formats(service)
     predict = PredictAdapter(defaults, formats)
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
+    pipeline = service.pipeline
     name = service.model_name[:MAX_MODEL_CHARACTERS]
-    recommended = {"model": name, **usable_defaults(service.sampling), **defaults}
+    recommended = {"model": name, **usable_defaults(pipeline.recommended), **defaults}
     chat = OpenAIAdapter(partial(parse_chat, formats=formats), recommended, "chat_completions")
-    context_tokens = service.context_tokens
+    context_tokens = pipeline.engine.max_sequence_tokens
     parse = partial(parse_completion, context_tokens=context_tokens)
     completion = OpenAIAdapter(parse, recommended, "completions")
     invoked = {
@@ -109,7 +110,7 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
 
 
 def _formats(service: Service) -> ModelFormats:
-    limits, tokenizer = service.limits, service.tokenizer
+    limits, tokenizer = service.limits, service.pipeline.tokenizer
     chosen = choose_formats(
         limits.tool_parser, limits.reasoning_parser, tokenizer.templates, tokenizer.added_tokens
     )
@@ -147,7 +148,7 @@ class InProcessPredict:
     """
 
     def __init__(self, service: Service, defaults: Mapping[str, Any]) -> None:
-        self._service = service
+        self._generator = service.pipeline.generator
         self._defaults = defaults
         self._formats = _formats(service)
         self._loop, end_loop = _new_loop()
@@ -166,7 +167,7 @@ class InProcessPredict:
                 when read.
         """
         request, stream = parse_predict(body, self._defaults, self._formats)
-        pieces = self._pieces(self._service.generator.generate([request], _PROTOCOL))
+        pieces = self._pieces(self._generator.generate([request], _PROTOCOL))
         return pieces if stream else "".join(pieces)
 
     def _pieces(self, answer: AsyncGenerator[list[AnswerItem], None]) -> Generator[str, None, None]:

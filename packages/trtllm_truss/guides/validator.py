@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import RETRY_AFTER_S, InvalidRequest, QueueFull, unavailable
 from trtllm_truss.guides.compiler_worker import GuideVerdict
@@ -40,7 +41,6 @@ from trtllm_truss.guides.guide import (
 from trtllm_truss.processes.child import Child
 from trtllm_truss.releases import holds
 from trtllm_truss.requests import GenerationRequest, Guide
-from trtllm_truss.settings.model import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -537,18 +537,17 @@ def _full(name: str) -> QueueFull:
     )
 
 
-def kept_guides_for(
-    engine: Engine, settings: Settings, tensorrt_llm_version: str | None
-) -> KeptGuides | None:
+def kept_guides_for(deployment: Deployment) -> KeptGuides | None:
     """Return the budget of an engine that never frees a guide; None if it frees them itself.
 
     The CPU engine does; LLGuidance keeps none. From 1.1 on XGrammar in TensorRT-LLM drops the
     oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1: the row `guides-are-freed` of
     docs/assumptions.md has the sources.
     """
-    if engine.guided_decoding_backend(settings) != "xgrammar":
+    settings = deployment.settings
+    if deployment.engine.guided_decoding_backend(settings) != "xgrammar":
         return None
-    if holds("frees_guides", tensorrt_llm_version or None, unknown=False):
+    if holds("frees_guides", deployment.version or None, unknown=False):
         return None
     return KeptGuides(settings.serving.guide_memory_bytes)
 

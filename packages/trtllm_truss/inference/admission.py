@@ -12,11 +12,10 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.errors import QueueFull, TrussError
 from trtllm_truss.inference.service_time import ServiceTimeEstimator
-from trtllm_truss.settings.model import Serving, Settings
+from trtllm_truss.settings.model import Serving
 
 _TOKENS_PER_S = 2000
 """Delays the virtual deadline of a request by its tokens at this rate: short ones go first."""
@@ -177,19 +176,16 @@ class Admission:
         self.reserved_tokens = 0
 
     @classmethod
-    def for_engine(cls, settings: Settings, engine: Engine, capacity: Capacity | None) -> Admission:
+    def of(cls, deployment: Deployment) -> Admission:
         """Derive the limits of an engine from its batch size and KV cache.
 
         With the policy `max_utilization` the KV cache sets no limit: the engine overcommits it and
         pauses requests that do not fit.
-
-        Args:
-            settings: `runtime` and `serving`.
-            capacity: KV cache capacity on the visible GPUs; None if unknown.
         """
+        settings, engine = deployment.settings, deployment.engine
         schedulers = engine.scheduler_count(settings)
         batch = engine.batch_size(settings) * schedulers
-        tokens = engine.kv_cache_tokens(settings, capacity)
+        tokens = engine.kv_cache_tokens(settings, deployment.capacity)
         if tokens is not None:
             tokens *= schedulers
         limit = None if engine.overcommits(settings) else tokens

@@ -195,7 +195,8 @@ class Generator:
     ) -> AsyncGenerator[list[Item], None]:
         if prepared.index:  # the first one had the turn of the call
             await self._throttle.turn(prepared.call)
-        self._connect()  # fail before queueing if the engine is down
+        # A request that waits when the engine exits fails then: see `engine_is_gone`.
+        client = self._connect()
         record.waits(prepared.engine_request.lora_task_id)
         with _Place(self._heartbeat) as place:
             if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
@@ -215,7 +216,7 @@ class Generator:
                 first = reader.request
                 while not reader.over:
                     request = reader.request
-                    async with self._connect().answer(
+                    async with client.answer(
                         request,
                         on_end=partial(_release_last, slot, reader, request),
                         on_stopped=record.tokens_wasted,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.guides.validator import GuideGate, GuideValidator, kept_guides_for
 from trtllm_truss.inference.admission import Admission
@@ -14,7 +14,6 @@ from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
 from trtllm_truss.observability.metrics import Metrics
-from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 
@@ -36,10 +35,7 @@ class RequestPipeline(NamedTuple):
 
 
 def build_request_pipeline(
-    settings: Settings,
-    engine: Engine,
-    capacity: Capacity | None,
-    tensorrt_llm_version: str | None,
+    deployment: Deployment,
     guides: GuideValidator | None,
     tokenizer: TextTokenizer,
     connect: Callable[[], TritonClient],
@@ -52,9 +48,10 @@ def build_request_pipeline(
         guides: None without guided decoding.
         connect: returns the connection to the running engine, or raises EngineUnavailable.
     """
-    admission = Admission.for_engine(settings, engine, capacity)
-    kept = kept_guides_for(engine, settings, tensorrt_llm_version)
-    capabilities = Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version)
+    settings, engine, version = deployment.settings, deployment.engine, deployment.version
+    admission = Admission.of(deployment)
+    kept = kept_guides_for(deployment)
+    capabilities = Capabilities.of(deployment)
     preprocessor = Preprocessor(
         engine,
         tokenizer,
@@ -62,7 +59,7 @@ def build_request_pipeline(
         GuideGate(guides, kept, engine.guided_decoding_backend(settings))
         if guides is not None
         else None,
-        engine.cache_report(settings.runtime, tensorrt_llm_version),
+        engine.cache_report(settings.runtime, version),
     )
     generator = Generator(
         preprocessor,
@@ -76,7 +73,7 @@ def build_request_pipeline(
         if capabilities.logits_tokens
         else None,
     )
-    recommended = _recommended(tokenizer.sampling, engine.refuses(tensorrt_llm_version))
+    recommended = _recommended(tokenizer.sampling, engine.refuses(version))
     return RequestPipeline(engine, tokenizer, admission, generator, recommended)
 
 

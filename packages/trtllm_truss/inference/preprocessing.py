@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from trtllm_truss.decoding import meant
-from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.guides.validator import GuideGate
@@ -21,7 +21,6 @@ from trtllm_truss.literals import counted_tokens
 from trtllm_truss.releases import INPUTS, OWN_INPUTS, CacheReport, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField, Sampling
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import GRAMMAR_LIBRARY, GUIDES
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 from trtllm_truss.triton.client.engine_messages import EngineRequest
@@ -80,13 +79,8 @@ class Capabilities:
     refused_fields: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def for_engine(
-        cls,
-        settings: Settings,
-        engine: Engine,
-        capacity: Capacity | None,
-        tensorrt_llm_version: str | None = None,
-    ) -> Capabilities:
+    def of(cls, deployment: Deployment) -> Capabilities:
+        settings, engine = deployment.settings, deployment.engine
         return cls(
             max_beam_width=engine.beam_limit(settings),
             adapters=engine.takes_adapters,
@@ -98,12 +92,12 @@ class Capabilities:
             scores_beams=engine.scores_beams,
             biased_tokens=engine.biased_tokens,
             guides=engine.guided_decoding_backend(settings) is not None,
-            lacks_guides=engine.lacks_guides(tensorrt_llm_version),
+            lacks_guides=engine.lacks_guides(deployment.version),
             max_stream_tokens=engine.max_stream_tokens(settings.runtime),
-            kv_cache_tokens=engine.kv_cache_tokens(settings, capacity),
+            kv_cache_tokens=engine.kv_cache_tokens(settings, deployment.capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
             reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,
-            unknown_fields=_unknown_fields(tensorrt_llm_version),
+            unknown_fields=_unknown_fields(deployment.version),
             refused_fields={
                 row.name: sentence
                 for row in (*SAMPLING, *OPTIONS)

@@ -389,13 +389,9 @@ def render_engine(
     render_repository(
         data_dir / _TEMPLATE,
         destination,
-        engine_dir=model.engine_dir,
+        model,
         backend=engine.backend,
         max_batch_size=batch,
-        parameters=model.parameters,
-        of_executor=model.of_executor,
-        inputs=model.inputs,
-        outputs=model.outputs,
         tensorrt_llm_version=tensorrt_llm_version,
         instance_count=engine.instance_count(settings),
     )

@@ -6,15 +6,16 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.guides.validator import guide_check_for
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
@@ -43,7 +44,6 @@ from trtllm_truss.triton.server.process import ServerProcess
 
 if TYPE_CHECKING:
     from trtllm_truss.engines.engine import Engine
-    from trtllm_truss.inference.generation import Generator
     from trtllm_truss.inference.pipeline import RequestPipeline
     from trtllm_truss.observability.tracing import Tracing
     from trtllm_truss.text.tokenizer import TextTokenizer
@@ -60,7 +60,7 @@ rest."""
 @dataclass(frozen=True, slots=True)
 class _Running:
     supervisor: Supervisor
-    path: RequestPipeline
+    pipeline: RequestPipeline
     mounted: MountedFiles
 
 
@@ -125,7 +125,7 @@ class Service:
         return tuple(self._settings.lora_adapters)
 
     @property
-    def path(self) -> RequestPipeline:
+    def pipeline(self) -> RequestPipeline:
         """Return the objects that answer requests with the running engine.
 
         Raises:
@@ -133,43 +133,7 @@ class Service:
         """
         if self._running is None:
             raise EngineUnavailable("the engine was not started.")
-        return self._running.path
-
-    @property
-    def generator(self) -> Generator:
-        """The generator of the running engine.
-
-        Raises:
-            EngineUnavailable: the engine was not started.
-        """
-        return self.path.generator
-
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        """Sampling defaults from the model's `generation_config.json`, for this engine.
-
-        Raises:
-            EngineUnavailable: the engine was not started.
-        """
-        return self.path.recommended
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """The model's tokenizer.
-
-        Raises:
-            EngineUnavailable: the engine was not started.
-        """
-        return self.path.tokenizer
-
-    @property
-    def context_tokens(self) -> int:
-        """The engine's limit of prompt and answer together.
-
-        Raises:
-            EngineUnavailable: the engine was not started.
-        """
-        return self.path.engine.max_sequence_tokens
+        return self._running.pipeline
 
     def is_healthy(self) -> bool:
         """Return True if the engine answers and no mounted file of it was found to differ."""
@@ -278,11 +242,8 @@ class Service:
         importing.result()
         from trtllm_truss.inference.pipeline import build_request_pipeline
 
-        path = build_request_pipeline(
-            self._settings,
-            resolved.engine,
-            resolved.capacity,
-            prepared.version,
+        pipeline = build_request_pipeline(
+            Deployment(self._settings, engine, resolved.capacity, prepared.version),
             guides,
             tokenizer,
             lambda: supervisor.client,
@@ -293,20 +254,20 @@ class Service:
             warming.join(_GUIDES_LIMIT_S)
         self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
         mounted = self._resources.enter_context(MountedFiles(resolved.unchecked).checking())
-        self._running = _Running(supervisor, path, mounted)
+        self._running = _Running(supervisor, pipeline, mounted)
         self._resources.callback(settle_memory(self._is_idle))
         self._status.ready()
         logger.info("ready after %.1f s", log.elapsed_s)
 
     def _is_idle(self) -> bool:
-        path = self._running and self._running.path
-        return not (path and (path.admission.running or path.admission.waiting))
+        pipeline = self._running and self._running.pipeline
+        return not (pipeline and (pipeline.admission.running or pipeline.admission.waiting))
 
     def _load(self) -> Load:
         if self._running is None:
             return Load()
-        path = self._running.path
-        admission = path.admission
+        pipeline = self._running.pipeline
+        admission = pipeline.admission
         return Load(
             waiting=admission.waiting,
             running=admission.running,
@@ -314,7 +275,7 @@ class Service:
             reserved_tokens=admission.reserved_tokens,
             limit_tokens=admission.kv_cache_tokens,
             cache_tokens=admission.cache_tokens,
-            block_tokens=path.engine.cache_block_tokens,
+            block_tokens=pipeline.engine.cache_block_tokens,
         )
 
     def _load_tokenizer(
@@ -336,7 +297,7 @@ class Service:
 
     def _engine_restarts(self) -> None:
         if self._running is not None:
-            self._running.path.generator.engine_is_gone()
+            self._running.pipeline.generator.engine_is_gone()
 
     def _new_run(
         self,

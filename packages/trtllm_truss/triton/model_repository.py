@@ -21,10 +21,11 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import INPUTS, MODEL_NAME, OUTPUTS, Tensor, holds, inputs_of, rows_for
 from trtllm_truss.request_fields import SAMPLING
-from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue, parameter_text
+from trtllm_truss.settings.runtime import PARAMETERS, parameter_text
 from trtllm_truss.triton.protobuf import model_config_pb2
 
 CONFIG_FILE = "config.pbtxt"
@@ -34,32 +35,25 @@ _HEADER = "# Rendered for one start of the server; changes here are lost at the 
 def render_repository(
     template_dir: Path,
     destination: Path,
+    model: ModelConfig,
     *,
-    engine_dir: Path,
     backend: str,
     max_batch_size: int,
-    parameters: Mapping[str, ParameterValue],
     tensorrt_llm_version: str | None,
     instance_count: int = 1,
-    of_executor: bool = True,
-    inputs: Iterable[Tensor] = (),
-    outputs: Iterable[Tensor] = (),
 ) -> Path:
     """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
 
     Args:
         template_dir: holds ``tensorrt_llm/config.pbtxt``, without tensors and parameters.
         destination: the repository; an existing ``tensorrt_llm`` is replaced.
-        engine_dir: the engine's folder, passed to the backend as ``gpt_model_path``.
+        model: what depends on the engine; its parameters are valid for the version.
         backend: the Triton backend that loads the engine.
         max_batch_size: maximum of concurrent requests of the engine.
-        parameters: the backend's parameters by their ``config.pbtxt`` names, valid for the version.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
             Pass the same to :class:`TritonClient`.
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
             rank only.
-        of_executor: whether the executor's parameters are there, beside `parameters`.
-        inputs: tensors of this engine beyond those of the version.
 
     Returns:
         ``destination``.
@@ -73,19 +67,19 @@ def render_repository(
     config.instance_group[0].count = instance_count
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
-    _declare(config.input, (*inputs_of(tensorrt_llm_version), *inputs))
-    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *outputs))
-    if not of_executor:
+    _declare(config.input, (*inputs_of(tensorrt_llm_version), *model.inputs))
+    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *model.outputs))
+    if not model.of_executor:
         config.parameters.clear()
     else:
         _fit_parameters(config, tensorrt_llm_version)
     spellings = {
         row.name: row.read_as for row in rows_for(PARAMETERS, tensorrt_llm_version) if row.read_as
     }
-    for name, value in parameters.items():
+    for name, value in model.parameters.items():
         for key in filter(None, (name, spellings.get(name))):
             config.parameters[key].string_value = parameter_text(value)
-    config.parameters["gpt_model_path"].string_value = str(engine_dir)
+    config.parameters["gpt_model_path"].string_value = str(model.engine_dir)
     write_config(config, destination)
     return destination
 

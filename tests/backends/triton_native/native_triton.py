@@ -16,6 +16,7 @@ from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.releases import CACHED_TOKENS
@@ -70,11 +71,9 @@ class NativeTriton:
         repository = render_repository(
             TEMPLATES,
             run / "repository",
-            engine_dir=engine,
+            ModelConfig(engine, {}, inputs=(), outputs=() if text else (CACHED_TOKENS,)),
             backend="openvino_genai" if text is None else "tensorrtllm",
-            outputs=() if text else (CACHED_TOKENS,),
             max_batch_size=64,
-            parameters={},
             tensorrt_llm_version=PINNED_VERSION,
         )
         render_native_models(

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
 from tests.support.paths import ROOT, TEMPLATES
 from tritonclient.grpc import model_config_pb2
 
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import (
@@ -22,18 +24,32 @@ from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.triton.model_repository import read_config, render_repository, write_config
 
 
-def render(folder: Path, **changes):
-    arguments = {
+def render(
+    folder: Path,
+    *,
+    backend: str = "tensorrtllm",
+    max_batch_size: int = 16,
+    tensorrt_llm_version: str | None = PINNED_VERSION,
+    instance_count: int = 1,
+    **changes: Any,
+):
+    model = {
         "engine_dir": Path("/engines/one"),
-        "backend": "tensorrtllm",
-        "max_batch_size": 16,
         "parameters": {},
-        "tensorrt_llm_version": PINNED_VERSION,
+        "inputs": (),
+        "outputs": (),
         **changes,
     }
-    return read_config(
-        render_repository(TEMPLATES, folder, **arguments) / "tensorrt_llm" / "config.pbtxt"
+    repository = render_repository(
+        TEMPLATES,
+        folder,
+        ModelConfig(**model),
+        backend=backend,
+        max_batch_size=max_batch_size,
+        tensorrt_llm_version=tensorrt_llm_version,
+        instance_count=instance_count,
     )
+    return read_config(repository / "tensorrt_llm" / "config.pbtxt")
 
 
 def as_row(field):
@@ -146,10 +162,9 @@ def test_an_older_template_of_a_truss_gives_way(tmp_path):
     repository = render_repository(
         tmp_path / "template",
         tmp_path / "repository",
-        engine_dir=Path("/engines/one"),
+        ModelConfig(Path("/engines/one"), {"sink_token_length": 3}, inputs=(), outputs=()),
         backend="tensorrtllm",
         max_batch_size=16,
-        parameters={"sink_token_length": 3},
         tensorrt_llm_version=PINNED_VERSION,
     )
     config = read_config(repository / "tensorrt_llm" / "config.pbtxt")

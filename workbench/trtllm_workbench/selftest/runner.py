@@ -18,6 +18,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import inspect_machine
@@ -266,10 +267,9 @@ class Runner:
         rendered = render_repository(
             self._data() / "triton_model_repository",
             self.work / "compared",
-            engine_dir=self.work,
+            ModelConfig(self.work, {}, inputs=(), outputs=()),
             backend="tensorrtllm",
             max_batch_size=1,
-            parameters={},
             tensorrt_llm_version=version,
         )
         ours = read_config(rendered / MODEL_NAME / CONFIG_FILE)

@@ -24,9 +24,9 @@ from trtllm_backends.llm_api.engine import LlmEngine
 from trtllm_backends.llm_api.library import Library, Workers, import_library
 from trtllm_backends.llm_api.request import LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
-from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS
 from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.process import ServerProcess
@@ -165,17 +165,17 @@ def start_llm_triton(
                 repository=render_repository(
                     TEMPLATES,
                     run / "repository",
-                    engine_dir=folder,
+                    ModelConfig(
+                        folder,
+                        {
+                            "tokenizer_dir": str(folder),
+                            "llm_args": json.dumps({**LLM_ARGS, **llm_args}),
+                            **parameters,
+                        },
+                        of_executor=False,
+                    ),
                     backend="llm_api",
-                    of_executor=False,
-                    inputs=OWN_INPUTS,
-                    outputs=OWN_OUTPUTS,
                     max_batch_size=32,
-                    parameters={
-                        "tokenizer_dir": str(folder),
-                        "llm_args": json.dumps({**LLM_ARGS, **llm_args}),
-                        **parameters,
-                    },
                     tensorrt_llm_version=PINNED_VERSION,
                 ),
                 backends=assemble_backends(installation, run / "backends", environment),

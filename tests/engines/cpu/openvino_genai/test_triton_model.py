@@ -16,6 +16,7 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_backends.openvino_genai.engine import GenAiEngine
 from trtllm_backends.openvino_genai.guide_compiler import find_model
+from trtllm_truss.engines.engine import ModelConfig
 from trtllm_truss.engines.images import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
@@ -38,11 +39,9 @@ def address(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         repository=render_repository(
             TEMPLATES,
             run / "repository",
-            engine_dir=model_folder,
+            ModelConfig(model_folder, {"max_beam_width": "2"}, inputs=(), outputs=(CACHED_TOKENS,)),
             backend="openvino_genai",
-            outputs=(CACHED_TOKENS,),
             max_batch_size=4,
-            parameters={"max_beam_width": "2"},
             tensorrt_llm_version=PINNED_VERSION,
         ),
         backends=assemble_backends(installation, run / "backends", {}),
