@@ -147,7 +147,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
     share_tls_contexts()
-    load_profile()
+    load_profile(config.getoption("--engines") == "all")
     gc.disable()  # the collection makes objects and no garbage
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests expect no GPU, or lay out their own
@@ -160,14 +160,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args = in_turns(config.workerinput)
 
 
-def load_profile() -> None:
+def load_profile(is_thorough: bool) -> None:
     """Let no test of hypothesis depend on a clock or on chance.
 
     Its own profile fails an example that takes 200 ms, and examples that are made too slowly: one
     pause of a busy machine is enough.
     """
-    slow = [HealthCheck.too_slow]
-    settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=slow)
+    settings.register_profile(
+        "suite",
+        deadline=None,
+        derandomize=True,
+        max_examples=100 if is_thorough else 30,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     settings.load_profile("suite")
 
 

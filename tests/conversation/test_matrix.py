@@ -14,6 +14,19 @@ from tools.template_matrix.conversations import CONVERSATIONS
 from tools.template_matrix.matrix import Row, rows_of
 
 ROWS = {row.name: row for row in rows_of(ROOT / "tests/data/templates")}
+LIKE_ANOTHER = {
+    *("deepseek-r1-distill-qwen", "deepseek-v2", "deepseek-v3", "ernie-4.5", "exaone-3.5"),
+    *("glm-4-9b", "glm-4.7", "granite-4", "internlm2", "llama-2", "llama-3", "llama-3.3"),
+    *("mistral-7b-v0.1", "mistral-nemo", "mistral-small-3.1", "olmo-2", "phi-3.5", "phi-4"),
+    *("qwen2.5", "qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507", "smollm2", "smolvlm"),
+    *("solar", "step-3.5", "vicuna", "zephyr"),
+}
+"""Templates whose row in docs/models.md has the cells of another one."""
+
+EACH = [
+    pytest.param(name, marks=[pytest.mark.thorough] if name in LIKE_ANOTHER else [])
+    for name in ROWS
+]
 
 
 @cache
@@ -33,7 +46,7 @@ PATHS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EACH)
 async def test_all_texts_reach_the_prompt(name: str) -> None:
     """Through the public routes; `transformers` loses or refuses a third of these."""
     row: Row = ROWS[name]
@@ -63,7 +76,7 @@ DIFFERING = [
 """Families, and the beginnings of the conversations that differ there from `transformers`."""
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EACH)
 def test_what_transformers_shows_whole_is_rendered_as_there(name: str) -> None:
     cells = ROWS[name].cells
     differing = {

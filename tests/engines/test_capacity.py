@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.engine_configs import Json, listing, new_config, old_config
 from tests.support.inspection import inspect_config
@@ -221,7 +221,6 @@ def test_wrong_knobs_are_named(name: str, value: bool | int | float | str) -> No
         RuntimeOptions.parse({name: value})
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     tp=st.sampled_from([1, 2, 3, 4, 8, 16]),

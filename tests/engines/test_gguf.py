@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.gguf_writer import Typed, header
 from tests.text.tokenizer_zoo import smollm2_file
@@ -51,7 +51,6 @@ def test_a_real_file_is_read() -> None:
     assert len(tokens) == 49152
 
 
-@settings(deadline=None, derandomize=True)
 @given(length=st.integers(0, len(header(METADATA)) - 1))
 def test_a_file_that_ends_early_is_refused(
     tmp_path_factory: pytest.TempPathFactory, length: int

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.engine_configs import (
     ENGINE_BYTES,
@@ -245,14 +245,12 @@ def with_value(config: Json, path: tuple[str, ...], value: Any) -> Json:
 FILES = listing(new_config()) + listing(old_config())
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
 @given(config=json_values, manifest=json_values)
 def test_any_json_is_an_engine_or_an_error(config: Any, manifest: Any) -> None:
     with contextlib.suppress(ArtifactError):
         inspect_config(config, FILES, manifest)
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
 @given(data=st.data(), build=st.sampled_from([new_config, old_config]))
 def test_any_change_to_a_config_is_an_engine_or_an_error(data: st.DataObject, build: Any) -> None:
     config = build()

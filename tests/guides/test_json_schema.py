@@ -10,7 +10,7 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.guides.matching import XGRAMMAR, compiled, matcher, wrong_masks
 from tests.guides.schema_fuzz import by_xgrammar, check, schemas
@@ -181,7 +181,6 @@ numbers = st.one_of(
 STEPS = [Decimal(x) for x in ("0", "0.01", "0.1", "0.001", "1", "10")]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["number", "integer"]),
     st.dictionaries(st.sampled_from([*KEEPS]), numbers, min_size=1, max_size=3),

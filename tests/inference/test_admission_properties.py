@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.virtual_time import virtually
 
@@ -104,7 +104,6 @@ class Play:
         assert (gate.running, gate.reserved_tokens, gate.waiting) == (0, 0, 0)
 
 
-@settings(deadline=None, max_examples=120, derandomize=True)
 @given(story=st.lists(events, min_size=20, max_size=80), call_share=st.sampled_from([0.3, 0.7, 1]))
 @virtually
 async def test_limits_hold_for_any_sequence_of_events(

@@ -45,7 +45,7 @@ STAGES = [
 ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=600)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(
     stages=st.lists(st.sampled_from(STAGES), max_size=5),
     ids=st.lists(st.integers(0, len(TOKENS)), max_size=20),

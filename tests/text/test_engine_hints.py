@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.strategies import id_lists, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
@@ -16,7 +16,6 @@ words = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=50)
 @given(data=st.data(), word=words)
 def test_a_hint_means_that_the_text_holds_the_word(
     kind: str, data: st.DataObject, word: str

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.strategies import common_start, cuts, id_lists, pieces, texts
 from tests.text.tokenizer_zoo import KINDS, STREAMING_KINDS, tokenizer_of
@@ -12,7 +12,6 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 streaming_kind = pytest.mark.parametrize("kind", STREAMING_KINDS)
-thorough = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def check_pieces(tokenizer: TextTokenizer, ids: Sequence[int], lengths: list[int]) -> None:
@@ -27,7 +26,6 @@ def check_pieces(tokenizer: TextTokenizer, ids: Sequence[int], lengths: list[int
 
 
 @every_kind
-@thorough
 @given(text=texts, lengths=cuts)
 def test_pieces_of_a_text_join_to_its_decoding(kind: str, text: str, lengths: list[int]) -> None:
     tokenizer = tokenizer_of(kind)
@@ -35,7 +33,6 @@ def test_pieces_of_a_text_join_to_its_decoding(kind: str, text: str, lengths: li
 
 
 @every_kind
-@thorough
 @given(data=st.data(), lengths=cuts)
 def test_pieces_of_any_ids_join_to_their_decoding(
     kind: str, data: st.DataObject, lengths: list[int]
@@ -65,7 +62,6 @@ def byte_ids(tokenizer: TextTokenizer, data: bytes) -> list[int]:
 
 
 @streaming_kind
-@settings(deadline=None, derandomize=True, max_examples=20)
 @given(text=texts)
 def test_text_comes_as_soon_as_no_further_id_can_change_it(kind: str, text: str) -> None:
     # Without U+FFFD: it could be sent at its first byte, as both a complete and a broken character

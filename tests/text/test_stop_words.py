@@ -9,7 +9,7 @@ from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
 
 letters = st.text("abc", max_size=30)
 words = st.lists(st.text("abc", min_size=1, max_size=6), max_size=5)
-thorough = settings(deadline=None, max_examples=250, derandomize=True)
+many = settings(max_examples=5 * settings.default.max_examples)
 
 
 def reference(text: str, stop_words: list[str]) -> str:
@@ -18,7 +18,7 @@ def reference(text: str, stop_words: list[str]) -> str:
     return text[: min(found, default=len(text))]
 
 
-@thorough
+@many
 @given(text=letters, stop_words=words, lengths=cuts)
 def test_any_cut_equals_a_search_in_the_whole_text(
     text: str, stop_words: list[str], lengths: list[int]
@@ -34,7 +34,7 @@ def test_any_cut_equals_a_search_in_the_whole_text(
     assert matcher.matched == (shown != text)
 
 
-@thorough
+@many
 @given(text=letters, stop_words=words)
 def test_no_more_is_held_back_than_can_still_be_cut(text: str, stop_words: list[str]) -> None:
     matcher = StopWordMatcher(StopWords(stop_words))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.strategies import cuts, id_lists, pieces, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
@@ -79,7 +79,6 @@ def parts_of(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=50)
 @given(data=st.data(), lengths=cuts, is_text=st.booleans(), options=options)
 def test_a_stop_word_ends_the_text_at_any_cut(
     kind: str, data: st.DataObject, lengths: list[int], is_text: bool, options: dict[str, bool]

@@ -14,7 +14,7 @@ from tests.tool_calls.parsing import FORMATS, cases, parse, parts
 
 from trtllm_truss.tool_calls.catalog import TOOL_FORMATS
 
-CUTS = int(os.environ.get("TOOL_CALL_CUTS", "300"))
+CUTS = int(os.environ.get("TOOL_CALL_CUTS", "100"))
 FRAGMENTS = [
     *(
         "<tool_call>",
@@ -95,7 +95,7 @@ def test_random_cuts_change_nothing(name: str) -> None:
 def test_pieces_of_equal_length_change_nothing(name: str) -> None:
     for case in cases(name):
         whole = parse([case.output], name)
-        for size in range(1, 12):
+        for size in (1, 2, 3, 5, 7, 11):
             ends = range(0, len(case.output), size)
             assert parse([case.output[at : at + size] for at in ends], name) == whole
 

@@ -8,7 +8,7 @@ import tokenize
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_truss.tool_calls.source import Malformed, Source, run
@@ -27,17 +27,14 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=20,
 )
-thorough = settings(deadline=None, max_examples=100, derandomize=True)
 
 
-@thorough
 @given(value=values, indent=st.none() | st.just(2), ascii_only=st.booleans())
 def test_json_is_passed_on_as_written(value: Any, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert read_whole(text) == text
 
 
-@thorough
 @given(text=st.text('{}[]:,"\\u01.-eE+ntrlfasbu \n\x01', max_size=12))
 def test_what_is_read_is_what_python_reads(text: str) -> None:
     try:
@@ -48,13 +45,11 @@ def test_what_is_read_is_what_python_reads(text: str) -> None:
         assert json.loads(read_whole(text) or "") == value
 
 
-@thorough
 @given(value=values)
 def test_python_literals_become_json(value: Any) -> None:
     assert json.loads(read_whole(repr(value), PythonScanner) or "") == value
 
 
-@thorough
 @given(
     text=st.text("ab\\n\"'\\tx41u0 é\\\\", max_size=12),
     quote=st.sampled_from(["'", '"', "'''", '"""']),

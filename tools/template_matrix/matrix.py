@@ -59,10 +59,16 @@ class Row:
     def __init__(self, name: str, sources: Mapping[str, str]) -> None:
         self.name = name
         self.sources = sources
-        compiled = {name: ChatTemplate(source) for name, source in sources.items()}
-        self.templates = ModelTemplates(compiled, TOKENS)
-        self._controls = {
-            name: ControlTokens(TOKENS.values(), source) for name, source in sources.items()
+
+    @cached_property
+    def templates(self) -> ModelTemplates:
+        compiled = {name: ChatTemplate(source) for name, source in self.sources.items()}
+        return ModelTemplates(compiled, TOKENS)
+
+    @cached_property
+    def _controls(self) -> Mapping[str, ControlTokens]:
+        return {
+            name: ControlTokens(TOKENS.values(), source) for name, source in self.sources.items()
         }
 
     @cached_property
