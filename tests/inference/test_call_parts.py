@@ -12,8 +12,8 @@ from tests.fakes.engine import ENGINE, FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.guides.gate import GuideGate
 from trtllm_truss.guides.guide import CheckedGuide
-from trtllm_truss.guides.validator import GuideGate
 from trtllm_truss.inference.call_parts import (
     MAX_ECHOED_CHARACTERS,
     MAX_PROMPT_FIGURES,

@@ -23,14 +23,10 @@ from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
+from trtllm_truss.guides.gate import GuideGate, kept_guides_for
 from trtllm_truss.guides.guide import KeptGuides
 from trtllm_truss.guides.json_schema import convert_schema
-from trtllm_truss.guides.validator import (
-    GuideGate,
-    GuideValidator,
-    guide_check_for,
-    kept_guides_for,
-)
+from trtllm_truss.guides.validator import GuideValidator, guide_check_for
 from trtllm_truss.inference.preprocessing import Capabilities, PreparedRequest, Preprocessor
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings

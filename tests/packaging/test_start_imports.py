@@ -56,3 +56,15 @@ def test_help_imports_no_command_and_no_library() -> None:
     imported = set(ran.stderr.decode().split())
     assert "trtllm_truss.cli.main" in imported
     assert not imported & {"asyncio", "pydantic", "yaml", "trtllm_truss.settings"}
+
+
+def test_the_cpu_backend_imports_no_settings() -> None:
+    """It starts after the server has imported its part, so its imports delay "ready"."""
+    program = "import sys, trtllm_backends.openvino_genai.scheduler\n"
+    program += "import trtllm_backends.openvino_genai.scoring\nprint(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, timeout=240
+    )
+    imported = set(ran.stdout.decode().split())
+    assert "trtllm_backends.openvino_genai.engine" in imported
+    assert not imported & {"asyncio", "pydantic", "yaml", "trtllm_truss.settings"}

@@ -17,8 +17,8 @@ from functools import cached_property
 from operator import attrgetter
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.guides.gate import GuideGate
 from trtllm_truss.guides.guide import CheckedGuide
-from trtllm_truss.guides.validator import GuideGate
 from trtllm_truss.inference.tokenization import EncodedPrompt, prompt_field
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.text.stop_words import NO_STOP_WORDS, StopWords

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.guides.validator import GuideGate, GuideValidator, kept_guides_for
+from trtllm_truss.guides.gate import GuideGate, kept_guides_for
+from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.heartbeat import EngineHeartbeat

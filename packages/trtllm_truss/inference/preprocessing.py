@@ -12,7 +12,7 @@ from trtllm_truss.decoding import meant
 from trtllm_truss.engines.deployment import Deployment
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
-from trtllm_truss.guides.validator import GuideGate
+from trtllm_truss.guides.gate import GuideGate
 from trtllm_truss.inference.call_parts import CallParts
 from trtllm_truss.inference.encoding_queue import EncodingQueue
 from trtllm_truss.inference.reasoning import ReasoningPlan
