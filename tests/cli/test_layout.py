@@ -15,7 +15,8 @@ from tests.support.paths import ROOT
 
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
-from trtllm_workbench.cli.truss_server import lay_out, own_server
+from trtllm_workbench.cli.layout import lay_out
+from trtllm_workbench.cli.truss_server import own_server
 
 IMPORT = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 

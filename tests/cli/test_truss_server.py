@@ -18,7 +18,7 @@ from tests.support.truss_process import free_port
 from trtllm_truss.errors import StartupError
 from trtllm_truss.observability.status import ServiceStatus, StatusFile, StatusReader
 from trtllm_workbench.cli.truss_server import TrussServer
-from trtllm_workbench.scaffold.documents import own_server_section
+from trtllm_workbench.scaffold.docker_server import own_server_section
 
 INTERRUPTED = """
 import signal, sys

@@ -13,7 +13,7 @@ from tests.fakes.triton import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served, free_port, write_greedy_example
 
-from trtllm_workbench.scaffold.documents import own_server_section
+from trtllm_workbench.scaffold.docker_server import own_server_section
 
 SECRETS = {
     **dict.fromkeys(

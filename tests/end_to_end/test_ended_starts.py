@@ -35,7 +35,7 @@ from tests.support.warm_python import WarmProcess
 from trtllm_truss import local_requests
 from trtllm_truss.processes.process_guard import descendants, name_of
 from trtllm_workbench.cli import local_main
-from trtllm_workbench.cli.truss_server import lay_out
+from trtllm_workbench.cli.layout import lay_out
 
 KINDS = ("cpu", "compiled", "checkpoint")
 GUARDS = ("truss-guard", "truss-folders")

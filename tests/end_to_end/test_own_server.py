@@ -14,7 +14,7 @@ from tests.fakes.triton import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import Served, alive
 from tests.support.waiting import settles
 
-from trtllm_workbench.scaffold.documents import own_server_section
+from trtllm_workbench.scaffold.docker_server import own_server_section
 
 KEY = "sk-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {KEY}"}

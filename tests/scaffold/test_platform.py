@@ -35,7 +35,8 @@ from trtllm_truss.serving.preparation import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts
 from trtllm_workbench.cli.main import main
-from trtllm_workbench.scaffold.documents import SERVER_REQUIREMENTS, SLIM, own_server_section
+from trtllm_workbench.scaffold.docker_server import SLIM, own_server_section
+from trtllm_workbench.scaffold.documents import SERVER_REQUIREMENTS
 from trtllm_workbench.scaffold.placing import deliver, known_truss
 
 Refused = Callable[..., str]

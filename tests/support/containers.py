@@ -16,7 +16,7 @@ import pytest
 from tests.support.paths import PROGRAMS, ROOT
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_workbench.scaffold.documents import SLIM
+from trtllm_workbench.scaffold.docker_server import SLIM
 
 USER = 60000
 _TRUSS = Path(sys.executable).with_name("truss")

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.engines.images import IMAGE_ENVIRONMENT, SYSTEM_PYTHON, find_tag, version_in
-from trtllm_truss.engines.kinds import own_backends
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes.child import child_environment
 
@@ -438,6 +437,8 @@ def find_backends(
     Raises:
         TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
     """
+    from trtllm_truss.engines.kinds import own_backends  # imports all kinds of engines
+
     environ = os.environ if environ is None else environ
     backends = {**_backends_of(installation.backends), **own_backends()}
     if override := environ.get(BACKENDS_VARIABLE):

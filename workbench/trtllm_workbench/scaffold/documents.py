@@ -30,6 +30,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.images import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
+from trtllm_workbench.scaffold.docker_server import SLIM, own_server_section
 from trtllm_workbench.scaffold.placing import Place
 
 PARTS = (
@@ -228,31 +229,6 @@ _AUTOSCALING = (
     "https://api.baseten.co/v1/models/XXXXXXXX/deployments/production/autoscaling_settings"
 )
 _ALLOW_LISTS = ("ip_allow_list", "fqdn_allow_list")
-
-SLIM = "BT_USE_DOCKER_SERVER_SLIM"
-"""Truss's variable for an image of `docker_server` without a proxy of its own."""
-
-OWN_COMMAND = "-m trtllm_truss serve"
-
-
-def own_server_section(executable: str | None) -> dict[str, Any]:
-    """Return `docker_server` of config.yaml for this project's server.
-
-    Args:
-        executable: `base_image.python_executable_path`, for which Truss installs the requirements.
-            Images from 26.03 on have another `python3` first on PATH, TensorRT-LLM's
-            (tensorrtllm_backend r26.07, dockerfile/Dockerfile.triton.trt_llm_backend). None for
-            Truss's own image, which has one Python.
-    """
-    python = executable or "python3"
-    command = f"env PYTHONPATH=/packages {python} {OWN_COMMAND} --truss /app --host 0.0.0.0"
-    return {
-        "start_command": command,
-        "server_port": 8081,  # Baseten's proxy has 8080
-        "predict_endpoint": "/v1/models/model:predict",
-        "readiness_endpoint": "/v1/models/model",
-        "liveness_endpoint": "/",
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

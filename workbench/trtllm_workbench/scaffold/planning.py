@@ -45,8 +45,8 @@ from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.settings.runtime import GRAMMAR_LIBRARY, GUIDES, GUIDES_SINCE, RuntimeOptions
 from trtllm_truss.text.tokenizer_files import read_sampling
 from trtllm_workbench.importers.reading import source_label
+from trtllm_workbench.scaffold.docker_server import SLIM
 from trtllm_workbench.scaffold.documents import (
-    SLIM,
     TrussPlan,
     consent_text,
     extra_requirements,
