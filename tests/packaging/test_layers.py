@@ -78,6 +78,7 @@ OFFERED = {
     },
     "cli": {
         *(
+            "",
             "errors",
             "literals",
             "validation",
