@@ -18,7 +18,7 @@ from trtllm_truss.inference.service_time import ServiceTimeEstimator
 from trtllm_truss.settings.model import Serving
 
 _TOKENS_PER_S = 2000
-"""Delays the virtual deadline of a request by its tokens at this rate: short ones go first."""
+"""Rate at which a request's tokens delay its virtual deadline, so that short requests go first."""
 
 _FORESEEN_SHARE = 0.8
 """Share of the wait budget for predicted waits: a late rejection is worse than an early one."""
@@ -33,7 +33,7 @@ class Slot:
     Args:
         tokens: tokens reserved in the KV cache.
         since_s: time of the grant, by the admission's clock.
-        of_call: whether its call has further requests.
+        of_call: the call has further requests.
     """
 
     __slots__ = ("_release", "of_call", "since_s", "tokens")
@@ -47,7 +47,7 @@ class Slot:
         self.of_call = of_call
 
     def release(self) -> None:
-        """Release the slot once the request has ended or was cancelled; idempotent."""
+        """Release the slot after the request has finished or was cancelled; idempotent."""
         release, self._release = self._release, None
         if release is not None:
             release(self)
@@ -63,9 +63,9 @@ class Waiter:
         tokens: KV cache tokens to reserve.
         handicap_s: delay of the virtual deadline after the arrival.
         granted: resolves to the slot.
-        call: what the request shares with others; None for a request of its own.
-        is_behind: it waits for another one of its call to leave the queue.
-        timer: ends the wait in the queue.
+        call: state shared with the call's other requests; None for a call with one request.
+        is_behind: waits until another request of its call has left the queue.
+        timer: stops the wait in the queue.
     """
 
     urgency: float
@@ -79,7 +79,7 @@ class Waiter:
 
 
 class WaitQueue:
-    """A sorted list, which gives a request's position before it waits.
+    """A sorted list that tells a request's position before it waits.
 
     Attributes:
         tokens: KV cache tokens of all queued requests.
@@ -93,11 +93,11 @@ class WaitQueue:
         return len(self._waiters)
 
     def ahead_of(self, waiter: Waiter) -> int:
-        """Count the requests ahead of one that is queued or about to be."""
+        """Count the requests ahead of one that is or will be queued."""
         return len(self._waiters) - bisect_left(self._waiters, waiter) - (waiter in self)
 
     def __iter__(self) -> Iterator[Waiter]:
-        """Iterate in the order in which they go."""
+        """Iterate from the first to the last request to run."""
         return reversed(self._waiters)
 
     def add(self, waiter: Waiter) -> None:
@@ -128,18 +128,19 @@ class Admission:
     requests behind it. Only requests that are short enough and arrive before its virtual deadline
     overtake it, so no request starves.
 
-    Of the requests of one call one is in the queue at a time, and arrives there when the one before
-    leaves it, so that a call with 256 prompts is ahead of others by one. Its budget begins then.
-    While requests of their own run, all requests of such calls have a share of the engine, and
-    those of their own overtake them where it is used up: they find a slot, and short steps.
+    Only one request of a call is queued at a time, and the next one joins when it leaves, so a call
+    with 256 prompts is never more than one request ahead of others. Its wait budget starts when it
+    joins. While single-request calls run, calls with several requests are limited to a share of the
+    engine; single requests overtake them once that share is used up, and so find a slot and short
+    steps.
 
     Args:
         max_requests: maximum number of requests in the engine, at least 1.
         max_tokens: capacity of the KV cache in tokens; None if unknown. A request that needs more
             is admitted alone.
         limits: length of the queue and wait budget.
-        cache_tokens: size of the KV cache where it sets no limit; None if unknown.
-        call_share: the share of `max_requests`; one request at least.
+        cache_tokens: size of the KV cache where it is not a limit; None if unknown.
+        call_share: share of `max_requests` for calls with several requests; at least one request.
         clock: seconds, monotonic.
 
     Attributes:
@@ -165,12 +166,12 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._queue = WaitQueue()
-        self._behind: dict[Hashable, deque[Waiter]] = {}  # of calls with a request in the queue
+        self._behind: dict[Hashable, deque[Waiter]] = {}  # calls with a queued request
         self._behind_count = 0
         self._arrivals = 0
         self._service_time = ServiceTimeEstimator()
         self._call_limit = max(1, int(call_share * max_requests))
-        self._of_calls = 0  # running requests of calls with several
+        self._of_calls = 0  # running requests of calls with several requests
         self._company_until = -math.inf
         self.running = 0
         self.reserved_tokens = 0
@@ -204,15 +205,15 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._queue) + self._behind_count
 
     async def admit(self, tokens: int, call: Hashable = None) -> Slot:
         """Wait for a slot. Cancelling the wait removes the request from the queue.
 
         Args:
-            tokens: KV cache tokens to reserve: prompt plus maximum answer; at least 1.
-            call: what it shares with the other requests of its call; None for one of its own.
+            tokens: KV cache tokens to reserve: prompt plus maximum output; at least 1.
+            call: state shared with the call's other requests; None for a call with one request.
 
         Raises:
             QueueFull: the queue is full, or the predicted or actual wait is too long.
@@ -269,7 +270,7 @@ class Admission:
     def _admit_waiting(self) -> None:
         while (waiter := self._next()) is not None and self._has_room(waiter.tokens):
             self._queue.discard(waiter)
-            if not waiter.granted.done():  # else cancelled, and about to notice
+            if not waiter.granted.done():  # otherwise cancelled, and about to notice
                 waiter.granted.set_result(self._grant(waiter.tokens, waiter.call))
             self._left(waiter)
 
@@ -291,7 +292,7 @@ class Admission:
             return waiter
         self._refuse_hopeless(waiter)
         self._join(waiter)
-        self._admit_waiting()  # a short one may have room where the head has none
+        self._admit_waiting()  # a short request may fit where the head does not
         return waiter
 
     def _join(self, waiter: Waiter) -> None:
@@ -303,7 +304,7 @@ class Admission:
             self._behind.setdefault(waiter.call, deque())
 
     def _left(self, waiter: Waiter) -> None:
-        """Put the next request of a call into the queue, which one has left."""
+        """Queue the next request of a call after one has left the queue."""
         _stop(waiter)
         behind = self._behind.get(waiter.call)
         if behind is None:
@@ -320,7 +321,7 @@ class Admission:
         del self._behind[waiter.call]
 
     def _passes(self, waiter: Waiter) -> None:
-        """Count a request no longer as one that is behind another."""
+        """Stop counting a request as waiting behind another one of its call."""
         self._behind_count -= waiter.is_behind
         waiter.is_behind = False
 
@@ -343,10 +344,10 @@ class Admission:
             )
 
     def _predicted_wait_s(self, waiter: Waiter) -> float:
-        """Estimate the wait until enough requests and tokens have ended; 0 without data.
+        """Estimate the wait until enough requests and tokens are released; 0 without data.
 
-        Assumes that the requests ahead have the mean size of the queue, and that every request
-        that ends during the handicap is replaced by one that overtakes.
+        Assumes that the requests ahead have the mean size of the queue, and that each request that
+        finishes during the handicap is replaced by one that overtakes.
         """
         service_time, queue = self._service_time, self._queue
         if service_time.request_s is None or service_time.token_s is None:
@@ -374,10 +375,10 @@ class Admission:
                 wait_s,
             ),
         )
-        self._admit_waiting()  # it may have blocked those behind it
+        self._admit_waiting()  # it may have blocked the requests behind it
 
     def _withdraw(self, waiter: Waiter) -> None:
-        """Clean up after a wait that failed, or was cancelled just as its slot was granted."""
+        """Clean up after a wait that failed or was cancelled just as its slot was granted."""
         granted = waiter.granted
         if granted.cancel() or granted.cancelled():
             self._passes(waiter)

@@ -1,4 +1,4 @@
-"""Read the engine's tokens of one answer within its deadlines, and decode them into text."""
+"""Read the engine's tokens of one choice within its deadlines and decode them into text."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Item = TypeVar("Item")
 
 
 class EngineReader(ABC, Generic[Item]):
-    """Reads one answer of the engine, and reports it to metrics and heartbeat.
+    """Reads one choice from the engine and reports it to metrics and the heartbeat.
 
     Args:
         interval_s: minimum time between two reads after the first one.
 
     Attributes:
         over: True after the last item.
-        request: the request whose stream to read next.
-        is_last: True if no other request will follow it.
+        request: the next request to read.
+        is_last: True if no further request follows.
     """
 
     def __init__(
@@ -104,7 +104,10 @@ class EngineReader(ABC, Generic[Item]):
         """Append the items of a chunk to `_items`."""
 
     def _read_cached(self, count: int) -> None:
-        """Take the engine's count; its last block may be partly used, and never the last token."""
+        """Read the engine's count of cached tokens.
+
+        Its last block may be partly used, and the count never includes the last token.
+        """
         prepared = self._prepared
         report = prepared.engine_request.cache_report
         assert report is not None, "no count comes unasked"
@@ -115,7 +118,7 @@ class EngineReader(ABC, Generic[Item]):
     def _end(
         self, *, is_stop: bool, stop_word: str | None = None, reasoning_tokens: int | None = None
     ) -> GenerationEnd:
-        """Report the end of the answer, and describe it."""
+        """Report that the choice has finished, and describe it."""
         prepared = self._prepared
         reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
         self._record.finished(reason)
@@ -135,9 +138,9 @@ class EngineReader(ABC, Generic[Item]):
 
 
 class TokenReader(EngineReader[TokenDelta]):
-    """Reads one answer for a caller that decodes it.
+    """Reads one choice for a caller that decodes it.
 
-    The request must have no stop words, reasoning or echo: each of these needs the text.
+    The request must have no stop words, reasoning or echo, which all need the text.
     """
 
     def _read(self, chunk: EngineChunk) -> None:
@@ -163,10 +166,10 @@ class TokenReader(EngineReader[TokenDelta]):
 
 
 class AnswerReader(EngineReader[AnswerItem]):
-    """Decodes one answer into deltas of text and a `GenerationEnd`.
+    """Decodes one choice into text deltas and a `GenerationEnd`.
 
-    Log probabilities of the prompt, reasoning and the text after it can be the streams of a request
-    each, one after the other.
+    The log probabilities of the prompt, the reasoning and the text after it may each need a request
+    of their own, one after the other.
     """
 
     def _begin(self) -> None:
@@ -222,7 +225,7 @@ class AnswerReader(EngineReader[AnswerItem]):
             self._read_text(ids, end_id, chunk)
             return
         is_over = end_id is not None or chunk.final
-        # The model's own end within its reasoning does not end an answer that must have a text.
+        # An EOS token inside the reasoning does not finish a choice that must contain text.
         is_all = is_over and (
             not plan.is_guided
             or self._is_callers(end_id)
@@ -254,11 +257,11 @@ class AnswerReader(EngineReader[AnswerItem]):
             self._ending(end_id, chunk)
 
     def _go_on(self, ids: Sequence[int], put_in: str, chunk: EngineChunk) -> None:
-        """Begin the text after the reasoning.
+        """Start the text after the reasoning.
 
         Args:
-            put_in: text that follows it.
-            chunk: the last one with reasoning.
+            put_in: text inserted after it.
+            chunk: the last chunk with reasoning.
         """
         prepared, plan = self._prepared, self._prepared.reasoning
         assert plan is not None
@@ -283,7 +286,7 @@ class AnswerReader(EngineReader[AnswerItem]):
         self.request = second_request(whole, prompt, self._generated, room)
 
     def _visible(self, text: str) -> str:
-        """Remove the special tokens that the answer omits from a text that is put in."""
+        """Remove the special tokens that the response omits from inserted text."""
         request, tokenizer = self._prepared.request, self._tokenizer
         if not request.skip_special_tokens:
             return text
@@ -296,13 +299,13 @@ class AnswerReader(EngineReader[AnswerItem]):
         return text
 
     def _is_callers(self, end_id: int | None) -> bool:
-        """Return whether an end id ends answers because the caller asked for it."""
+        """Return True if an end id finishes choices because the caller asked for it."""
         prepared = self._prepared
         end = prepared.engine_request.end_id if end_id is None else end_id
         return end in prepared.parts.special_stop_words or end in prepared.request.stop_token_ids
 
     def _push(self, ids: Sequence[int], chunk: EngineChunk) -> bool:
-        """Decode tokens; return True if a stop word ends the answer."""
+        """Decode tokens; return True if a stop word finishes the choice."""
         text = self._text
         piece = text.push(ids)
         self._generated += piece.used
@@ -321,7 +324,7 @@ class AnswerReader(EngineReader[AnswerItem]):
         self._echo = ""
 
     def _end_with_echo(self, chunk: EngineChunk) -> None:
-        """End an answer without tokens, whose request was made to score the prompt."""
+        """Finish a choice without tokens, whose request only scored the prompt."""
         self.over = True
         self._heartbeat.request_answered()
         self._add_echo(chunk)
@@ -361,7 +364,7 @@ class AnswerReader(EngineReader[AnswerItem]):
 
 
 def _scoring_request(whole: EngineRequest) -> EngineRequest:
-    """Derive the request for the logits of the prompt, which a stream would repeat."""
+    """Derive the request for the prompt's logits, which a stream would repeat."""
     return replace(
         whole,
         request_id=f"{whole.request_id}-prompt",
@@ -374,7 +377,7 @@ def _scoring_request(whole: EngineRequest) -> EngineRequest:
 
 
 def _reasoning_end_id(prepared: PreparedRequest, tokenizer: TextTokenizer) -> int | None:
-    """Return the token that ends reasoning, if it is one token that shows the end."""
+    """Return the token that ends reasoning, if a single token marks the end."""
     words = prepared.request.chat.reasoning
     if words is None or not words.is_single or prepared.request.chat.answer_prefix:
         return None
@@ -395,7 +398,7 @@ def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStr
 
 
 class _TokenDetails:
-    """Joins the tokens of one answer with their log probabilities, in order."""
+    """Joins the tokens of one choice with their log probabilities, in order."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -403,7 +406,7 @@ class _TokenDetails:
         self._count = 0
 
     def of(self, tokens: Sequence[TokenText], chunk: EngineChunk) -> tuple[Token, ...]:
-        """Return the details of the next tokens; those of `chunk` cover all tokens so far."""
+        """Return the details of the next tokens; `chunk` covers all tokens so far."""
         if not tokens:
             return ()
         first, self._count = self._count, self._count + len(tokens)
@@ -411,7 +414,7 @@ class _TokenDetails:
         return self._scored(tokens, chunk.log_probs[places], chunk.alternatives[places])
 
     def of_prompt(self, tokens: Sequence[Token], chunk: EngineChunk) -> tuple[Token, ...]:
-        """Return the tokens of the prompt with their log probabilities; the first has none."""
+        """Return the prompt's tokens with their log probabilities; the first token has none."""
         plain = [TokenText(token.id, token.text) for token in tokens[1:]]
         scored = self._scored(plain, chunk.prompt_log_probs, chunk.prompt_alternatives)
         return (*tokens[:1], *scored)

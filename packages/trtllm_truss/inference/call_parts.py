@@ -1,11 +1,11 @@
-"""Parts that the engine requests of one call share, and limits on all of them together.
+"""Parts shared by the engine requests of one call, and limits on all of them together.
 
-The fields of a body belong to all of its prompts, up to 256, and to all of their choices. What is
-built of a field therefore costs a call once: a trie of stop words takes a megabyte and
-milliseconds, a guide of 64 kB is read and hashed several times. What only the engine or a text
-needs is not built for a call that counts tokens.
+All prompts of a body, up to 256, and all their choices share its fields. Whatever is built from a
+field is therefore built once per call: a trie of stop words takes a megabyte and milliseconds, and
+a guide of 64 kB is read and hashed several times. A call that only counts tokens skips the parts
+that only an engine or a text needs.
 
-What each choice repeats is bounded by the product: prompts times choices times their size.
+Whatever each choice repeats is limited by the product of prompts, choices and size.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from trtllm_truss.text.stop_words import NO_STOP_WORDS, StopWords
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 
 MAX_ECHOED_CHARACTERS = 8 << 20
-"""Characters of the prompts that all answers of a call repeat: as many as one body has."""
+"""Maximum prompt characters that all choices of a call repeat: the maximum of one body."""
 
 MAX_PROMPT_FIGURES = 1 << 17
-"""Tokens of prompts in all answers of a call, each with its alternatives; a token takes 200 bytes,
-and an alternative 100."""
+"""Maximum prompt tokens in all choices of a call, counting each alternative; a token takes 200
+bytes and an alternative 100."""
 
 _PROMPT = frozenset({"prompt", "prompt_ids", "messages"})
 _values = attrgetter(*(each.name for each in fields(GenerationRequest) if each.name not in _PROMPT))
 
 
 class CallParts:
-    """Parts of engine requests that depend on every field but the prompt.
+    """Parts of engine requests that do not depend on the prompt.
 
     Args:
         request: any request of the call, valid for the engine.
-        stop_word_ids: of the tokenizer.
+        stop_word_ids: the tokenizer's ids of stop words.
         guides: admits guides; None without guided decoding.
 
     Raises:
@@ -65,7 +65,7 @@ class CallParts:
 
     def serve(self, request: GenerationRequest) -> bool:
         """Return True if a request differs only in its prompt."""
-        return _values(request) == self._values  # one object for most values of a call
+        return _values(request) == self._values  # one object for the most common values of a call
 
     @cached_property
     def stop_words(self) -> StopWords:
@@ -74,22 +74,22 @@ class CallParts:
 
     @cached_property
     def special_stop_words(self) -> Mapping[int, str]:
-        """Text by token id of the stop words that are special tokens."""
+        """The text of each stop word that is a special token, by token id."""
         found = ((self._stop_word_ids.special(word), word) for word in self._request.stop_words)
         return {token_id: word for token_id, word in found if token_id is not None}
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """Token ids that end an answer and are not part of it."""
+        """Token ids that finish a choice and are not part of it."""
         request = self._request
         eos_ids = () if request.ignore_eos else self._tokenizer.eos_ids
         return tuple(dict.fromkeys((*eos_ids, *self.special_stop_words, *request.stop_token_ids)))
 
     @cached_property
     def engine_stop_words(self) -> list[list[int]]:
-        """Further end ids and hints of stop words, as words of one token.
+        """Further end ids and hints of stop words, as one-token words.
 
-        The backend takes one end id.
+        The backend accepts one end id only.
         """
         hints = map(self._stop_word_ids.hint, self._request.stop_words)
         ids = dict.fromkeys((*self.end_ids[1:], *hints))
@@ -102,19 +102,19 @@ class CallParts:
         return [self._tokenizer.encode(each, add_special_tokens=False) for each in spellings]
 
     def begin_check(self) -> None:
-        """Begin the check of the guide, while the prompt is encoded."""
+        """Start checking the guide while the prompt is encoded."""
         if self._guide is not None and self._checked is None and self._begun is None:
             assert self._guides is not None, "it has a guide"
             self._begun = self._guides.begin(self._guide)
 
     def drop_check(self) -> None:
-        """Do without the check, unless another caller waits for it."""
+        """Abandon the check unless another caller waits for it."""
         if self._begun is not None:
             self._begun.cancel()
 
     @cached_property
     def _guide(self) -> Guide | None:
-        """The guide to check; None if there is none, or if nothing could end its answer."""
+        """The guide to check; None without a guide, or if nothing could finish its choice."""
         request = self._request
         if request.guide is None or self._guides is None or not self._can_end:
             return None
@@ -131,8 +131,8 @@ class CallParts:
         """Wait for the check of the guide; None without a guide, or without a check.
 
         Raises:
-            InvalidRequest: the guide is invalid, or nothing could end its answer.
-            QueueFull: too many guides wait for their check, or the engine keeps too many.
+            InvalidRequest: the guide is invalid, or nothing could finish its choice.
+            QueueFull: too many guides wait for their check, or the engine holds too many.
             EngineUnavailable: the guide cannot be checked.
         """
         request, guides = self._request, self._guides
@@ -161,16 +161,19 @@ class CallParts:
 
 
 class RepeatedPrompts:
-    """Bounds what the answers of one call repeat of their prompts. The first answer is free."""
+    """Limits how much of their prompts the choices of one call repeat.
+
+    The first choice is not counted.
+    """
 
     def __init__(self) -> None:
         self._characters = self._figures = 0
 
     def add(self, request: GenerationRequest, prompt: EncodedPrompt) -> None:
-        """Count the answers to one prompt.
+        """Count the choices of one prompt.
 
         Raises:
-            InvalidRequest: all answers together repeat too much.
+            InvalidRequest: the choices together repeat too much.
         """
         is_first = not (self._characters or self._figures)
         self._characters += request.n * len(prompt.text)

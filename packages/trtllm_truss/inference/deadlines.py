@@ -1,4 +1,4 @@
-"""The deadlines of one answer."""
+"""The deadlines of one choice."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from trtllm_truss.settings.model import Serving
 
 
 class Deadlines:
-    """The deadlines of one request: first token, next token, whole answer.
+    """The deadlines of one request: first token, next token, whole response.
 
     Args:
         limits: `first_token_timeout_s`, `idle_timeout_s` and `request_timeout_s`.
-        arrived: time of arrival, in seconds of the clock of all methods.
+        arrived: time of arrival, on the clock that all methods use.
         admitted: time of admission.
     """
 

@@ -18,18 +18,18 @@ Result = TypeVar("Result")
 
 
 Checkpoint = Callable[[], None]
-"""Called between slices of a long work; raises if nobody waits for it any more."""
+"""Called between slices of long jobs; raises if nobody waits for the job any more."""
 
 
 SHORT_CHARACTERS = 1 << 15
-"""Size up to which a prompt has a thread of its own; it takes some 10 ms."""
+"""Longest prompt with a reserved thread; encoding it takes some 10 ms."""
 
 
 MAX_WAITING = 4096
 
 
 MAX_WAITING_CHARACTERS = 64 << 20
-"""Characters of all waiting prompts, each of which holds its request in memory."""
+"""Maximum characters of all waiting prompts; each keeps its request in memory."""
 
 
 _CHARACTERS_PER_S = 1 << 17
@@ -46,15 +46,15 @@ _Call = tuple[Callable[[Checkpoint], Any], "asyncio.Future[Any]"]
 
 
 class Abandoned(Exception):
-    """Work whose last waiter was cancelled."""
+    """Raised in a job whose last waiter was cancelled."""
 
 
 class _Work:
-    """A queued call.
+    """A queued job.
 
     Attributes:
-        order: the virtual deadline, and the number of the work.
-        call: the work and the future of its result; None once it is taken or abandoned.
+        order: the virtual deadline and the number of the job.
+        call: the job and the future of its result; None once it is taken or abandoned.
         abandoned: its caller has left.
     """
 
@@ -76,10 +76,10 @@ class _Work:
 
 
 class EncodingQueue:
-    """Runs works on three threads, one of them for short works only.
+    """Runs jobs on three threads, one of them for short jobs only.
 
-    Few threads: each takes a core, and a kilobyte per token of the engine's context, or for a count
-    that of `MAX_COUNTED_TOKENS`.
+    There are few threads because each takes a core and a kilobyte per token of the engine's
+    context, or of `MAX_COUNTED_TOKENS` for a count.
     """
 
     def __init__(self) -> None:
@@ -93,14 +93,14 @@ class EncodingQueue:
         self.waiting_characters = 0
 
     async def run(self, call: Callable[[Checkpoint], Result], characters: int) -> Result:
-        """Run a work in a thread. Cancelling the wait drops the work, or ends it soon.
+        """Run a job in a thread. Cancelling the wait drops the job or stops it soon.
 
         Args:
-            call: the work, which calls its argument between slices.
-            characters: its size, or an estimate.
+            call: the job, which calls its argument between slices.
+            characters: exact or estimated size.
 
         Raises:
-            QueueFull: too many works wait.
+            QueueFull: too many jobs wait.
         """
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         work = _Work((call, done), characters, next(self._numbers))
@@ -129,7 +129,7 @@ class EncodingQueue:
             self.waiting_characters = characters
             is_short = work.characters <= SHORT_CHARACTERS
             heapq.heappush(self._short if is_short else self._long, work)
-        # Either thread may take the work; the other one then finds one less.
+        # Either thread may take the job; the other one then finds nothing.
         self._any_size.submit(self._run_next, (self._short, self._long))
         if is_short:
             self._short_only.submit(self._run_next, (self._short,))
@@ -140,7 +140,7 @@ class EncodingQueue:
             self._taken(work)
 
     def _taken(self, work: _Work) -> _Call | None:
-        """Return a work's call and future, the first time only; a heap may keep the rest."""
+        """Return a job's call and future, the first time only; a heap may keep the rest."""
         taken, work.call = work.call, None
         if taken is not None:
             self.waiting -= 1
@@ -148,7 +148,7 @@ class EncodingQueue:
         return taken
 
     def _run_next(self, heaps: tuple[list[_Work], ...]) -> None:
-        """Run the most urgent work that somebody waits for."""
+        """Run the most urgent job that somebody waits for."""
         taken = None
         with self._lock:
             while taken is None and (filled := [heap for heap in heaps if heap]):

@@ -1,4 +1,4 @@
-"""A queue that serves callers in turns, so that a call with many items does not hold up others."""
+"""A queue that serves callers in turn, so that a call with many items does not hold up others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """Items by caller: one of each caller in turn, the oldest first.
+    """Items by caller, one from each caller in turn, oldest first.
 
-    Among callers with one item each it is first come, first served.
+    Callers with one item each are served in order of arrival.
     """
 
     def __init__(self) -> None:

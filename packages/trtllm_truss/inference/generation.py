@@ -1,4 +1,4 @@
-"""Run a request: prepare it, admit it, send it to the engine, decode its answers."""
+"""Run a request: prepare it, admit it, send it to the engine and decode its choices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Generator:
     Args:
         connect: returns the connection to the running engine, or raises EngineUnavailable.
         limits: deadlines and the chunk interval.
-        logits: limits the tokens whose logits are in memory; None for an engine that returns none.
+        logits: limits the tokens whose logits are in memory; None if the engine returns no logits.
     """
 
     def __init__(
@@ -86,23 +86,23 @@ class Generator:
         call_id: str | None = None,
         trace: CallTrace | None = None,
     ) -> AsyncGenerator[list[AnswerItem], None]:
-        """Stream all answers to all requests concurrently; yield items in batches as they arrive.
+        """Stream all choices of all requests concurrently; yield items in batches as they arrive.
 
-        The last item of an answer is a `GenerationEnd`. The first delta is sent at once, later ones
-        are collected for `serving.chunk_interval_ms`. Answers queue, run and count separately; if
-        one fails, all end. Closing the generator, or cancelling its consumer, cancels them in the
-        engine.
+        The last item of a choice is a `GenerationEnd`. The first delta is sent at once; later ones
+        are collected for `serving.chunk_interval_ms`. Choices queue, run and count separately; if
+        one fails, all are stopped. Closing the generator, or cancelling its consumer, cancels them
+        in the engine.
 
         Args:
             requests: at least one.
             protocol: name of the protocol, for metrics and log.
-            call_id: the engine's request id of the first answer; others append their number.
-            trace: receives the phases of each answer.
+            call_id: the engine's request id of the first choice; others append their number.
+            trace: receives the phases of each choice.
 
         Raises:
             RequestError: the engine does not support a request; nothing was sent.
             QueueFull: the queue is full or too slow.
-            DeadlineExceeded: a deadline of an answer passed.
+            DeadlineExceeded: a deadline of a choice passed.
             TrussError: the engine rejected a request, failed or exited.
         """
         return self._generate(self._text, requests, protocol, call_id, trace)
@@ -110,14 +110,14 @@ class Generator:
     def tokens(
         self, request: GenerationRequest, protocol: str, call_id: str
     ) -> AsyncGenerator[list[TokenDelta], None]:
-        """Stream the answers to a request as tokens, for a caller that decodes them.
+        """Stream the choices of a request as tokens, for a caller that decodes them.
 
-        Like `generate`, but the last delta of an answer has its end.
+        As `generate`, but the last delta of a choice includes its end.
 
         Args:
-            request: with at least one token to generate, without stop words, reasoning or echo.
+            request: generates at least one token and has no stop words, reasoning or echo.
             protocol: name of the protocol, for metrics and log.
-            call_id: the engine's request id of the first answer.
+            call_id: the engine's request id of the first choice.
 
         Raises:
             RequestError, QueueFull, DeadlineExceeded, TrussError: as `generate`.
@@ -153,7 +153,7 @@ class Generator:
     async def _prepare(
         self, requests: Sequence[GenerationRequest], call_id: str, trace: CallTrace | None
     ) -> list[PreparedRequest]:
-        """Prepare every answer of the call, in the order of the requests."""
+        """Prepare every choice of the call, in the order of the requests."""
         wanted = sum(request.n for request in requests)
         if wanted > self._admission.capacity:
             raise InvalidRequest(
@@ -193,7 +193,7 @@ class Generator:
         arrived: float,
         record: RequestMetrics,
     ) -> AsyncGenerator[list[Item], None]:
-        if prepared.index:  # the first one had the turn of the call
+        if prepared.index:  # the first prompt used the call's turn
             await self._throttle.turn(prepared.call)
         # A request that waits when the engine exits fails then: see `engine_is_gone`.
         client = self._connect()
@@ -229,8 +229,7 @@ class Generator:
                             if items := await reader.read(stream):
                                 yield items
                     if stream.stopping is not None and not reader.over:
-                        # Its tokens are in the KV cache, and its place is free, once it has
-                        # stopped.
+                        # Its tokens are in the KV cache and its slot is free once it has stopped.
                         await asyncio.wait([stream.stopping])
             except EngineUnavailable as error:
                 self._heartbeat.request_failed(error)
@@ -240,17 +239,17 @@ class Generator:
 
 
 class _Place:
-    """The slots of an answer, until the engine has ended its last request.
+    """Holds the slots of a choice until the engine has finished its last request.
 
-    The engine runs an abandoned request until it has stopped it. A slot that is free before lets
-    the next request wait in the engine, which processes its prompt even if its client leaves. The
-    logits of both would be in memory at once.
+    The engine runs an abandoned request until the request is stopped. A slot released earlier would
+    let the next request wait in the engine, which processes its prompt even if its client leaves.
+    The logits of both would be in memory at once.
 
     Args:
         heartbeat: counts the request as waiting until then.
 
     Attributes:
-        stream: of the last request; None before the first one.
+        stream: stream of the last request; None before the first one.
     """
 
     __slots__ = ("_heartbeat", "_slots", "stream")
@@ -286,7 +285,10 @@ class _Place:
 
 
 def _release_last(slot: Slot, reader: EngineReader[Any], request: EngineRequest) -> None:
-    """Free the place once an answer's last request has ended; another may have replaced it."""
+    """Release the last slot after a choice's last request has finished.
+
+    Another slot may have replaced it.
+    """
     if reader.is_last and reader.request is request:
         slot.release()
 
@@ -294,7 +296,7 @@ def _release_last(slot: Slot, reader: EngineReader[Any], request: EngineRequest)
 async def _echo(
     prepared: PreparedRequest, record: RequestMetrics
 ) -> AsyncGenerator[list[AnswerItem], None]:
-    """Answer a request for no token at all."""
+    """Respond to a request that generates no token."""
     usage = Usage(len(prepared.prompt.ids), 0)
     record.finished(FinishReason.LENGTH)
     yield [

@@ -14,20 +14,20 @@ _FAILURES = 3
 
 
 _GAP_S = 1.0
-"""Silence goes on if another request waits within this time of the last one."""
+"""Silence continues if another request starts to wait within this time of the last one."""
 
 
 class EngineHeartbeat:
     """Tracks the requests that wait for the engine, and its last sign of life.
 
-    A request with a slow reader or an unchecked guide does not wait for the engine. One whose
-    caller has left does until the engine has stopped it, because it keeps its slot: else callers
-    with less patience than `serving.hang_timeout_s` would hide a hang.
-    Written by the event loop, read by the supervisor's thread.
+    A request with a slow reader or an unchecked guide does not wait for the engine. A request whose
+    caller has left still does until the engine has stopped it, because it keeps its slot: otherwise
+    callers less patient than `serving.hang_timeout_s` would hide a hang. Written by the event loop,
+    read by the supervisor's thread.
 
     Attributes:
-        answered: number of complete answers.
-        broken: why the engine fails all requests from now on; None while it may answer.
+        answered: number of complete choices.
+        broken: why the engine fails all requests from now on; None while it may recover.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class EngineHeartbeat:
         self._waiting += 1
 
     def end(self) -> None:
-        """Count one less, without a sign of life."""
+        """Count one request less, without a sign of life."""
         self._waiting -= 1
         self._last_wait = self._clock()
 
@@ -67,7 +67,7 @@ class EngineHeartbeat:
             self.sign_of_life()
 
     def sign_of_life(self) -> None:
-        """Record that the engine works."""
+        """Record a sign of life."""
         self._last_sign = self._clock()
         self._failures = 0
 
@@ -86,7 +86,7 @@ class EngineHeartbeat:
         self._failures += 1
 
     def request_answered(self) -> None:
-        """Record a complete answer."""
+        """Record a complete choice."""
         self.answered += 1
 
     @property

@@ -1,4 +1,4 @@
-"""The streams of several answers as one."""
+"""Merge the streams of several choices into one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Item = TypeVar("Item")
 def merge_streams(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
     """Merge streams in order of arrival; a single stream is returned as it is.
 
-    Streams run concurrently, at most one item ahead of the reader. All are closed at the end, on
-    errors too.
+    Streams run concurrently, at most one item ahead of the reader. All are closed when it finishes,
+    also after an error.
 
     Args:
         streams: at least one; none of them started.

@@ -1,4 +1,4 @@
-"""The parts that a request passes, assembled for an engine."""
+"""The objects that a request passes through, built for one engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestPipeline(NamedTuple):
-    """The objects that answer requests with a running engine.
+    """The objects that serve requests with a running engine.
 
     Attributes:
         recommended: the sampling defaults of the model's `generation_config.json`.
@@ -43,7 +43,7 @@ def build_request_pipeline(
     heartbeat: EngineHeartbeat,
     metrics: Metrics,
 ) -> RequestPipeline:
-    """Build admission and generator of an engine.
+    """Build the admission and generator of an engine.
 
     Args:
         guides: None without guided decoding.
@@ -79,7 +79,7 @@ def build_request_pipeline(
 
 
 def _recommended(sampling: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
-    """Leave out what the engine refuses; else each request that omits the field would fail."""
+    """Drop values that the engine refuses; requests that omit the field would fail otherwise."""
     for name in sampling.keys() & set(refused):
         logger.warning("generation_config.json: %s is not used: the engine has none", name)
     return {name: value for name, value in sampling.items() if name not in refused}

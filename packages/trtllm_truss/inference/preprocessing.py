@@ -31,33 +31,33 @@ if TYPE_CHECKING:
     from trtllm_truss.observability.tracing import CallTrace
 
 _TOP_LOG_PROBS = 20
-"""Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
+"""Maximum alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
 
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Limits that depend on the settings as well as on the engine.
+    """Limits that depend on both the settings and the engine.
 
     Attributes:
         max_beam_width: maximum number of beams per request.
         guides: guided decoding is enabled.
-        lacks_guides: why it cannot be (`Engine.lacks_guides`).
+        lacks_guides: why guided decoding is unavailable (`Engine.lacks_guides`).
         adapters: LoRA adapters are supported.
         adapter_ids: ids of the adapters by name, if the engine has a fixed list.
         one_beam_width: every request must have `max_beam_width` beams.
-        top_log_probs: limit of alternatives per token; 0 if there are none.
+        top_log_probs: maximum alternatives per token; 0 if there are none.
         prompt_log_probs: log probabilities of the prompt are available.
-        logits_vocabulary: size of the vocabulary if the engine returns both as logits; 0 if not.
-        scores_beams: these and alternatives are available in beam search.
-        biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
-        max_stream_tokens: limit of prompt and answer of a stream; None for the engine's.
+        logits_vocabulary: vocabulary size if the engine returns both as logits, otherwise 0.
+        scores_beams: log probabilities and alternatives are available in beam search.
+        biased_tokens: vocabulary size whose logits can be biased; 0 if none can.
+        max_stream_tokens: limit of prompt and output of a stream; None for the engine's limit.
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
         control_tokens_in_messages: interpret special tokens in the text of messages.
-        reasoning_limit_tokens: limit of the tokens of an answer's reasoning; None for none.
-        unknown_fields: fields whose inputs this release lacks.
-        refused_fields: sentences about fields that this release's engine refuses, by names.
+        reasoning_limit_tokens: maximum reasoning tokens of a choice; None without a limit.
+        unknown_fields: fields whose inputs this release does not have.
+        refused_fields: error sentences for fields that this release's engine refuses, by field.
     """
 
     max_beam_width: int = 1
@@ -115,10 +115,11 @@ class Capabilities:
         return request.lora_task_id or self.adapter_ids.get(request.model or "")
 
     def asked_of_engine(self, request: GenerationRequest) -> GenerationRequest:
-        """Leave out an only alternative that is the chosen token, which most engines report alone.
+        """Omit a single alternative that is the chosen token, which most engines report alone.
 
-        In greedy decoding it is the likeliest one by the figures of such an engine, which follow
-        penalties, guides and the like. Others, of our backends, have the figures before them.
+        In greedy decoding the chosen token is the likeliest one in figures computed after penalties
+        and guides, as most engines report them. Our own backends report figures from before
+        penalties and guides.
         """
         if request.log_probs != 1 or request.scores_prompt:
             return request
@@ -142,7 +143,8 @@ def validate_capabilities(
     """Validate a request against the engine.
 
     Raises:
-        InvalidRequest: the engine does not support a field; the message has the caller's name.
+        InvalidRequest: the engine does not support a field; the message uses the caller's name of
+            the field.
     """
     _validate_beams(request, capabilities)
     _validate_adapter(request, capabilities)
@@ -176,7 +178,11 @@ def validate_capabilities(
         sentence = f"is not supported with {request.name('guide')} by {engine.answering}"
         raise _refusal(request, "min_tokens", f"is {least}; it {sentence}. Leave one of them out.")
     if request.guide is not None and not is_unicode(request.guide.text):
-        raise _refusal(request, "guide", "contains a lone surrogate; send whole characters.")
+        raise _refusal(
+            request,
+            "guide",
+            "contains a lone surrogate, which is not valid Unicode; send whole characters.",
+        )
 
 
 def _has_effect(request: GenerationRequest, row: RequestField) -> bool:
@@ -229,7 +235,7 @@ def _validate_adapter(request: GenerationRequest, capabilities: Capabilities) ->
 
 
 def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
-    """Replace the engine's tensor names in an error about a guide by the caller's field name."""
+    """Replace the engine's tensor names in an error about a guide with the caller's field name."""
     if request.guide is None:
         return refused
     name = request.name("guide")
@@ -278,14 +284,14 @@ _draw = random.Random().getrandbits  # noqa: S311 - seeds are no secrets
 
 @dataclass(slots=True)
 class PreparedRequest:
-    """One answer to a request, ready for the engine.
+    """One choice of a request, ready for the engine.
 
     Attributes:
-        engine_request: the whole answer's request in the engine's terms.
-        parts: what all answers of the call share.
-        index: number of the answer in its call.
-        reasoning: the reasoning that the engine generates apart from the answer; None for none.
-        call: what the answers of one call have in common; None for a call with a single answer.
+        engine_request: the request for the whole choice, in the engine's terms.
+        parts: parts shared by all choices of the call.
+        index: number of the choice in its call.
+        reasoning: reasoning that is generated apart from the text; None without it.
+        call: state shared by the call's choices; None for a call with one choice.
     """
 
     request: GenerationRequest
@@ -298,7 +304,7 @@ class PreparedRequest:
 
     @property
     def tokens(self) -> int:
-        """KV cache tokens of prompt and maximum answer, over all beams."""
+        """KV cache tokens of prompt and maximum output, over all beams."""
         request = self.engine_request
         return (len(request.input_ids) + request.max_tokens) * request.beam_width
 
@@ -312,7 +318,7 @@ class PreparedRequest:
         """Return the stop word of an end id, if it is a special token.
 
         Args:
-            end_id: the end id in the output; None for the one that the engine omits.
+            end_id: the end id in the output; None for the one the engine omits.
         """
         end = self.engine_request.end_id if end_id is None else end_id
         return None if end is None else self.parts.special_stop_words.get(end)
@@ -320,8 +326,8 @@ class PreparedRequest:
     def cut_at_end(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
         """Return the ids before the first end id, and that id or None.
 
-        The engine omits its own end id from the output; further ones are sent to it as stop words,
-        which it does not omit.
+        The engine omits its own end id from the output, but not further ones, which are sent as
+        stop words.
         """
         end_ids = self.parts.end_ids
         for place, token_id in enumerate(ids):
@@ -335,7 +341,7 @@ class Preprocessor:
 
     Args:
         guides: validates guides; None without guided decoding.
-        cache_report: how the engine tells of its KV cache, if it does.
+        cache_report: how the engine reports its KV cache; None if it does not.
     """
 
     def __init__(
@@ -355,7 +361,7 @@ class Preprocessor:
         self._stop_word_ids = StopWordIds(tokenizer)
 
     def engine_is_gone(self) -> None:
-        """Note that the engine's process ended, with the guides that it had compiled."""
+        """Record that the engine process exited and its compiled guides are gone."""
         if self._guides is not None:
             self._guides.engine_is_gone()
 
@@ -367,18 +373,19 @@ class Preprocessor:
         trace: CallTrace | None = None,
         before: CallParts | None = None,
     ) -> list[PreparedRequest]:
-        """Prepare each answer of a request.
+        """Prepare each choice of a request.
 
         Args:
             request_ids: the engine's request ids.
-            index: number of the first answer in its call.
-            trace: of the call; an engine with spans of its own puts them below.
-            before: parts of the request before, which differs in its prompt if it is of this call.
+            index: number of the first choice in its call.
+            trace: trace of the call; an engine with its own spans puts them below it.
+            before: parts of the previous request; reused if that request differs in its prompt
+                only.
 
         Raises:
             RequestError: the engine does not support the request.
             QueueFull: too many prompts wait to be encoded, too many guides wait for their check, or
-                the engine keeps too many.
+                the engine holds too many guides.
             EngineUnavailable: the guide cannot be checked.
         """
         request = self._capabilities.asked_of_engine(request)
@@ -415,11 +422,11 @@ class Preprocessor:
     def _plan_reasoning(
         self, request: GenerationRequest, prompt: EncodedPrompt, max_tokens: int
     ) -> ReasoningPlan | None:
-        """Plan to generate the reasoning apart from the answer; None if that is not needed.
+        """Plan to generate the reasoning apart from the text; None if that is not needed.
 
         Raises:
             ContextLengthExceeded: the prompt leaves no room for reasoning.
-            InvalidRequest: beam search, which ends all beams at once.
+            InvalidRequest: beam search is requested, which finishes all beams at once.
         """
         words, limit = request.chat.reasoning, self._capabilities.reasoning_limit_tokens
         if words is None or prompt.reasoning == "over" or request.max_tokens == 0:
@@ -444,7 +451,7 @@ class Preprocessor:
             prefix=request.chat.answer_prefix,
             context_tokens=context_tokens,
         )
-        # The reasoning is part of the prompt of what follows it.
+        # The reasoning is part of the prompt of the second request.
         closing = self._tokenizer.encode(plan.closing, add_special_tokens=False)
         longest = self._engine.max_input_tokens - len(closing)
         room = longest - len(prompt.ids)
@@ -498,10 +505,10 @@ class Preprocessor:
     def _logits(
         self, request: GenerationRequest, prompt: EncodedPrompt
     ) -> Literal["generation", "context"] | None:
-        """Return the logits that the last request to the engine asks for.
+        """Return the logits that the last engine request asks for.
 
         Raises:
-            InvalidRequest: those of the prompt would take too much memory.
+            InvalidRequest: the prompt's logits would take too much memory.
         """
         capabilities = self._capabilities
         if not (capabilities.logits_vocabulary and (request.log_probs or request.scores_prompt)):
@@ -522,11 +529,11 @@ class Preprocessor:
     def _tokens_to_generate(
         self, request: GenerationRequest, prompt_tokens: int, logits: str | None
     ) -> int:
-        """Return `max_tokens`, cut down to the rest of the context as TensorRT-LLM's server does.
+        """Return `max_tokens`, capped to the rest of the context as in TensorRT-LLM's server.
 
         Raises:
-            ContextLengthExceeded: the prompt leaves no room for an answer, or the caller chose
-                more than a context.
+            ContextLengthExceeded: the prompt leaves no room for output, or the caller requested
+                more than the context.
         """
         if request.counts_only:
             return 0
@@ -563,7 +570,7 @@ class Preprocessor:
         return min(limit, room)
 
     def _context_tokens(self, request: GenerationRequest) -> int:
-        """Return the limit of prompt and answer together."""
+        """Return the limit of prompt and output together."""
         of_streams = self._capabilities.max_stream_tokens if _streams(request) else None
         return of_streams or self._engine.max_sequence_tokens
 
@@ -576,24 +583,24 @@ class Preprocessor:
 
 
 def _streams(request: GenerationRequest) -> bool:
-    """Return False for beams, which are ranked only when all have ended."""
+    """Return False for beam search, which ranks the beams only when all have finished."""
     return request.beam_width == 1
 
 
 def _is_drawn(request: GenerationRequest) -> bool:
-    """Return True if the seed is drawn here, and its caller will not know it."""
+    """Return True if the seed is drawn here and the caller does not learn it."""
     return request.sampling.seed is None and not request.shows_tokens
 
 
 def _with_seed(sampling: Sampling) -> Sampling:
-    """Draw a missing seed: the engine's default is a constant, so answers would repeat."""
+    """Draw a missing seed: the engine's default is constant, so choices would repeat."""
     return sampling if sampling.seed is not None else replace(sampling, seed=_draw(63))
 
 
 def _sibling(first: PreparedRequest, number: int, request_id: str) -> PreparedRequest:
-    """Derive a further answer with its own seed and id, without the tokens of the prompt.
+    """Derive a further choice with its own seed and id, without the prompt's tokens.
 
-    An echo with log probabilities is part of each answer.
+    An echo with log probabilities is part of each choice.
     """
     prompt = first.prompt
     sampling = replace(first.engine_request.sampling, seed=(first.seed + number) % _SEEDS)

@@ -10,10 +10,10 @@ class ServiceTimeEstimator:
     """Smoothed service times of requests and of their reserved tokens.
 
     Little's law turns them into a rate: all running requests are replaced once per mean service
-    time, however unevenly they end.
+    time, however unevenly they finish.
 
     Attributes:
-        request_s: mean seconds per request; None before the first one ends.
+        request_s: mean seconds per request; None before the first one finishes.
         token_s: mean seconds per reserved token; larger requests weigh more.
     """
 

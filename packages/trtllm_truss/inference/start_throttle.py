@@ -1,4 +1,4 @@
-"""Turns per round of the event loop, one call after the other."""
+"""Limit request starts per round of the event loop, alternating between calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ STARTS_PER_ROUND = 8
 
 
 class StartThrottle:
-    """Limits what starts in one round of the event loop, of one call or of many.
+    """Limits the starts in one round of the event loop, over all calls.
 
     Preparing and sending a request takes as long as sending several chunks. Without the limit, a
-    burst of hundreds delays every running answer until all have started. With the limit,
-    running answers send their chunks between starts, and the last request of the burst starts no
-    later. Starts alternate between calls, so one with two thousand answers does not hold up one
-    with a single answer.
+    burst of hundreds delays every running answer until all have started. With the limit, running
+    answers send their chunks between starts, and the last request of the burst starts no later.
+    Calls take turns, so a call with two thousand choices does not hold up one with a single choice.
     """
 
     def __init__(self) -> None:
@@ -28,7 +27,7 @@ class StartThrottle:
         """Wait for the caller's turn; return at once while the round is below its limit.
 
         Args:
-            call: what has several turns; None for a call of its own.
+            call: identifies a call with several turns; None for a call with one.
         """
         loop = asyncio.get_running_loop()
         if self._started == 0:
@@ -44,7 +43,7 @@ class StartThrottle:
         self._started = 0
         while self._waiting and self._started < STARTS_PER_ROUND:
             turn = self._waiting.pop()
-            if not turn.done():  # else the caller has left
+            if not turn.done():  # otherwise the caller has left
                 turn.set_result(None)
                 self._started += 1
         if self._started:

@@ -19,20 +19,21 @@ from trtllm_truss.text.text_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
 
 _LONG_CHARACTERS = 2048
-"""Size from which a prompt is encoded in a thread, off the event loop."""
+"""Prompts of at least this size are encoded in a thread, off the event loop."""
 
 _ITEM_CHARACTERS = 16
 """Estimated size of a message, list or number."""
 
 _COUNTED_ITEMS = 1 << 14
 _UNCOUNTED_CHARACTERS = 1 << 20
-"""Estimated size of more items: counting them would hold up the event loop."""
+"""Estimated size of the items beyond those that are counted: counting all would block the event
+loop."""
 
 MAX_COUNTED_TOKENS = 1 << 20
-"""Of a prompt that is counted, which may be longer than the context: half a gigabyte."""
+"""Maximum tokens of a counted prompt, which may exceed the context; takes half a gigabyte."""
 
 _TAIL_TOKENS = 32
-"""Tokens at the end of a prompt that can hold a word that begins reasoning."""
+"""Tokens at the end of a prompt that can contain a word that opens reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,10 @@ class EncodedPrompt:
 
     Attributes:
         ids: at least one.
-        text: the text that every answer starts with: the prompt for `echo`, or the end of a chat's.
-        tokens: the tokens for `prompt_details` or, as in `text`, to score; else empty.
-        reasoning: whether answers begin inside of reasoning, or after it, or may begin with it.
+        text: the text that every choice starts with: the prompt for `echo`, or the end of a chat's
+            prompt.
+        tokens: the tokens for `prompt_details` or, as in `text`, to score; otherwise empty.
+        reasoning: where choices start: inside reasoning, after it, or either.
     """
 
     ids: list[int]
@@ -60,13 +62,13 @@ async def encode_prompt(
     *,
     control_tokens: bool = False,
 ) -> EncodedPrompt:
-    """Encode the prompt of a request: a short one at once, others in a thread.
+    """Encode a request's prompt: short ones at once, others in a thread.
 
     Args:
         control_tokens: interpret special tokens in the text of messages.
 
     Raises:
-        ContextLengthExceeded: the prompt has more tokens than the engine takes.
+        ContextLengthExceeded: the prompt has more tokens than the engine accepts.
         RequestError: the tokenizer cannot encode the prompt, or it is empty.
         QueueFull: too many prompts wait to be encoded.
     """
@@ -91,7 +93,7 @@ def prompt_field(request: GenerationRequest) -> str:
 
 
 def _estimated_characters(values: list[Any]) -> int:
-    """Return the size of values, exact up to a number of items, to bound the cost."""
+    """Return the size of values, exact up to a number of items to limit the cost."""
     characters = items = 0
     while values:
         value = values.pop()
@@ -121,7 +123,7 @@ def _encode(
         max_tokens = max(max_tokens, MAX_COUNTED_TOKENS)
     given = request.prompt_ids
     if given is not None and request.truncate_prompt is None and len(given) > max_tokens:
-        raise _too_long(request, str(len(given)), engine)  # before their values are looked at
+        raise _too_long(request, str(len(given)), engine)  # before reading their values
     try:
         ids = _ids(request, tokenizer, max_tokens, control_tokens, checkpoint)
     except TooManyTokens:
@@ -150,7 +152,7 @@ def _encode(
 def _reasoning_at_end(
     chat: ChatFormat, ids: list[int], tokenizer: TextTokenizer
 ) -> tuple[str, Literal["open", "over", "possible"]]:
-    """Return the word at the end of a prompt that begins reasoning, and the state of that."""
+    """Return the word at the end of a prompt that opens reasoning, and its state."""
     words = chat.reasoning
     if words is None:
         return "", "over"
@@ -187,7 +189,7 @@ def _ids(
 ) -> list[int]:
     keep_last = request.truncate_prompt
     if keep_last is not None:
-        # A tail beyond the limit is refused like a whole text, whose encoding ends at the limit.
+        # A tail beyond the limit is refused like a whole text, whose encoding stops at the limit.
         keep_last = None if keep_last > max_tokens else max(keep_last, _TAIL_TOKENS)
     if request.messages is not None:
         return tokenizer.apply_chat_template(

@@ -1,13 +1,13 @@
 """Render the Triton model repository of one engine from the template in ``data/``.
 
-The template is valid ``config.pbtxt``, read and written through protobuf's text format, so a value
-can never break the file's syntax.
+The template is valid ``config.pbtxt``, read and written in protobuf's text format, so a value can
+never break the file's syntax.
 
-The repository also has text models for clients of Triton's own API. Source of their names, types
-and shapes: the models of the same names in ``triton_backend/all_models/inflight_batcher_llm`` of
-NVIDIA/TensorRT-LLM (1.0) and ``all_models/inflight_batcher_llm`` of
-triton-inference-server/tensorrtllm_backend (up to 0.19).
-:mod:`trtllm_backends.triton_native` implements them.
+The repository also contains text models for clients of Triton's own API. Source of their names,
+types and shapes: the models of the same names in ``triton_backend/all_models/inflight_batcher_llm``
+of NVIDIA/TensorRT-LLM (1.0) and ``all_models/inflight_batcher_llm`` of
+triton-inference-server/tensorrtllm_backend (up to 0.19). :mod:`trtllm_backends.triton_native`
+implements them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def render_repository(
     tensorrt_llm_version: str | None,
     instance_count: int = 1,
 ) -> Path:
-    """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
+    """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and an empty version folder.
 
     Args:
-        template_dir: holds ``tensorrt_llm/config.pbtxt``, without tensors and parameters.
+        template_dir: contains ``tensorrt_llm/config.pbtxt``, without tensors and parameters.
         destination: the repository; an existing ``tensorrt_llm`` is replaced.
         model: what depends on the engine; its parameters are valid for the version.
         backend: the Triton backend that loads the engine.
-        max_batch_size: maximum of concurrent requests of the engine.
+        max_batch_size: maximum number of concurrent requests in the engine.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
             Pass the same to :class:`TritonClient`.
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
@@ -85,10 +85,10 @@ def render_repository(
 
 
 def write_config(config: model_config_pb2.ModelConfig, destination: Path) -> Path:
-    """Write a model's ``config.pbtxt`` into a repository; replace an earlier model.
+    """Write a model's ``config.pbtxt`` into a repository, replacing an earlier model.
 
     Returns:
-        The model's version folder, which is empty.
+        The model's empty version folder.
     """
     model_dir: Path = destination / config.name
     shutil.rmtree(model_dir, ignore_errors=True)
@@ -113,7 +113,7 @@ def read_config(path: Path) -> model_config_pb2.ModelConfig:
 
 
 def _fit_parameters(config: model_config_pb2.ModelConfig, version: str | None) -> None:
-    """Give a release its parameters, with their defaults."""
+    """Set a release's parameters, with their defaults."""
     known = {row.name: row.default for row in rows_for(PARAMETERS, version)}
     for name in set(config.parameters) - known.keys():
         del config.parameters[name]
@@ -167,20 +167,20 @@ def render_native_models(
     decoupled: bool = True,
     refused: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the four models into a repository; replace earlier ones.
+    """Write the four models into a repository, replacing earlier ones.
 
     Args:
-        template_dir: holds each model's ``config.pbtxt`` and, except for the ensemble,
+        template_dir: contains each model's ``config.pbtxt`` and, except for the ensemble,
             ``1/model.py``.
         trust_remote_code: see `load_tokenizer`.
-        max_batch_size: maximum of concurrent requests of the engine.
+        max_batch_size: maximum number of concurrent requests in the engine.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
         decoupled: let `ensemble` and `tensorrt_llm_bls` send several responses to one request.
             `tensorrt_llm` always does, because the Truss streams from it.
-        refused: errors about fields of requests that the engine refuses, by names.
+        refused: errors for request fields that the engine refuses, by field.
 
     Raises:
-        SettingsError: a template is missing or invalid, or that Triton requires `decoupled`.
+        SettingsError: a template is missing or invalid, or requires `decoupled`.
     """
     if not decoupled and not holds(
         "senders_without_decoupled", tensorrt_llm_version or None, unknown=True

@@ -17,7 +17,7 @@ _PACKAGE = "tritonclient.grpc"
 
 
 def _import(name: str) -> ModuleType:
-    """Import a module of the package without running the package's own `__init__`."""
+    """Import a module of the package without running the package's `__init__`."""
     if _PACKAGE in sys.modules:
         return import_module(f"{_PACKAGE}.{name}")
     spec = find_spec(_PACKAGE)

@@ -323,7 +323,7 @@ async def test_calls_that_a_stopping_server_has_not_taken_end(error):
     connection = await GrpcConnection.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     first, second = await asyncio.gather(ask(connection, b"one"), ask(connection, b"two"))
     lost = (StatusCode.UNAVAILABLE, "the connection was lost")
-    untaken = (StatusCode.UNAVAILABLE, "the server stops, and has not taken the call")
+    untaken = (StatusCode.UNAVAILABLE, "the server is stopping and has not accepted the call")
     is_graceful = error is ErrorCodes.NO_ERROR
     assert first == ([], (StatusCode.OK, "")) or not is_graceful
     assert second == ([], untaken if is_graceful else lost)

@@ -175,7 +175,7 @@ async def test_figures_come_in_order_and_the_loop_goes_on_meanwhile():
 async def test_logits_that_do_not_fit_end_the_stream():
     stream = ResponseStream(request_id="r", complete=lambda chunk: with_log_probs(chunk, ASKED))
     stream.message(response_with("generation_logits", logits_of(PROMPT), [1, 1, 1, WIDTH], 5, 6))
-    with pytest.raises(InternalError, match="1 × 1008 logits for 2 tokens"):
+    with pytest.raises(InternalError, match="logits are 1 × 1008 for 2 tokens"):
         await stream.next()
 
 

@@ -1,9 +1,9 @@
 """One asynchronous token stream per request to a Triton server.
 
-One call serves several requests, one after another: the next one starts after the final response
-of the last one. A request that ends in any other way ends its call.
+One call serves several requests, one after another: the next one starts after the final response of
+the last one. A request that ends in any other way closes its call.
 
-Threads without an event loop ask by `block_on`: is the server ready, does its engine generate?
+Threads without an event loop use `block_on`, for instance to ask whether the server is ready.
 """
 
 from __future__ import annotations
@@ -65,18 +65,19 @@ class ResponseStream:
     `max_tokens`. No task wakes for a token unless the reader waits for one.
 
     Args:
-        on_end: called once, when the engine is done, however slowly the stream is read.
-        on_heartbeat: called at each response without tokens: an empty one, or an error other than
+        on_end: called once when the engine has finished, however slowly the stream is read.
+        on_heartbeat: called for each response without tokens: an empty one, or an error other than
             EngineUnavailable.
-        request_id: id of the request; the response of another one is an error.
-        like: reader of an earlier request.
-        complete: adds to each chunk what takes longer than an event loop may; called in a thread.
+        request_id: id of the request; a response with another id is an error.
+        like: reader of an earlier request, whose cache it shares.
+        complete: adds values to each chunk that take too long to compute on an event loop; called
+            in a thread.
 
     Attributes:
         began: True once a response has arrived.
-        over: True once the server has ended the request or the call.
+        over: True once the server has finished the request or the call.
         reader: parses the responses.
-        stopping: stops the request, which was abandoned before its end; else None.
+        stopping: task that stops an abandoned request, or None.
     """
 
     def __init__(
@@ -109,19 +110,19 @@ class ResponseStream:
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self, not_before: float = 0.0, deadline: float = _NEVER) -> EngineChunk:
-        """Wait for tokens, and return all that have arrived since the last call.
+        """Wait for tokens and return all that have arrived since the last call.
 
-        Times are those of the event loop's clock. After a cancellation it may be called again.
+        Times are on the event loop's clock. May be called again after a cancellation.
 
         Args:
-            not_before: collect tokens until then; the end of the stream is returned at once.
-            deadline: for the first token.
+            not_before: collect tokens until this time; the end of the stream is returned at once.
+            deadline: time limit for the first token.
 
         Returns:
             At least one token, or the final chunk; after that it must not be called again.
 
         Raises:
-            TimeoutError: no token arrived until `deadline`.
+            TimeoutError: no token arrived by `deadline`.
             TrussError: the engine refused, failed or exited. Tokens that arrived before are
                 returned first.
         """
@@ -136,7 +137,8 @@ class ResponseStream:
                     raise TimeoutError
                 await self._woken(deadline, token_at=not_before)
         if self._failure is not None and not self._tokens:
-            # A copy: its traceback would tie the prompt to `self` until the next collection.
+            # Raise a copy: the traceback would keep the prompt alive through `self` until the next
+            # collection.
             raise copy.copy(self._failure)
         chunk = EngineChunk(
             tuple(self._tokens),
@@ -152,14 +154,14 @@ class ResponseStream:
         return chunk
 
     async def wait_for_end(self, within_s: float) -> bool:
-        """Wait until the server has ended the request; return False if it has not in time."""
+        """Wait until the server has finished the request; return False if it does not in time."""
         deadline = self._loop.time() + within_s
         while not self.over and self._loop.time() < deadline:
             await self._woken(deadline)
         return self.over
 
     def message(self, payload: Payload) -> bool:
-        """Take a response; return True if it is the last one of the request."""
+        """Receive a response; return True if it is the last one of the request."""
         if self._is_decided():
             return False
         self.began = True
@@ -217,7 +219,7 @@ class ResponseStream:
         self._tell()
 
     def _tell(self) -> None:
-        """Wake the reader for what has arrived, at once or when its next token is due."""
+        """Wake the reader for new data, at once or when its next token is due."""
         if self._is_decided():
             self._on_end()
             self._wake()
@@ -228,7 +230,8 @@ class ResponseStream:
     def _take(self, chunk: EngineChunk) -> None:
         self._tokens.extend(chunk.token_ids)
         self._final = chunk.final
-        if self._cached is None:  # an engine may count again when it resumes an evicted request
+        # an engine may report a new count when it resumes an evicted request
+        if self._cached is None:
             self._cached = chunk.cached
         if chunk.cum_log_prob is not None or chunk.log_probs:
             self._cum_log_prob = chunk.cum_log_prob
@@ -241,7 +244,10 @@ class ResponseStream:
             self._prompt_alternatives = chunk.prompt_alternatives
 
     async def _woken(self, at: float, token_at: float = _NEVER) -> None:
-        """Sleep until `at` or the end; a token ends the sleep, but not before `token_at`."""
+        """Sleep until `at` or the end of the stream.
+
+        A token ends the sleep, but not before `token_at`.
+        """
         self._token_at = token_at
         self._waiter = self._loop.create_future()
         self._wake_at(at)
@@ -270,17 +276,20 @@ class ResponseStream:
 SERVICE = "/inference.GRPCInferenceService"
 STREAM_INFER = f"{SERVICE}/ModelStreamInfer"
 _ORDER_LIMIT_S = 0.3
-"""For the response to `stop`; with the time to notice a disconnect, below half a second."""
+"""Time limit for the response to `stop`.
+
+Together with the time to notice a disconnect, it stays below half a second.
+"""
 _STOP_LIMIT_S = 2.0
-"""For the end of a stopped request: more than an iteration of the engine."""
+"""Time limit for a stopped request to end: longer than an iteration of the engine."""
 _QUEUED_STOP_LIMIT_S = 60.0
-"""For that of a request without a response yet, which may be in the executor's queue.
+"""The same for a request without a response yet, which may be in the executor's queue.
 
 The executor stops a request only once it is active. Source: ``terminateCancelledRequests`` of
 ``cpp/tensorrt_llm/executor/executorImpl.cpp`` in NVIDIA/TensorRT-LLM, near 1.1.
 """
 REPEAT_S, REPEAT_GROWTH = 0.02, 1.5
-"""From orders to stop to the next ones, where an engine has several instances."""
+"""Delay before stop orders are repeated, and its growth, for engines with several instances."""
 _END_LIMIT_S = 1.0
 _READY_LIMIT_S = 0.5
 T = TypeVar("T")
@@ -288,7 +297,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 class TritonClient:
-    """Client of one model of one server, over one connection.
+    """Client of one model on one server, over one connection.
 
     The connection is opened at first use, inside the running event loop; a client belongs to that
     loop. A request is stopped in the engine as soon as the context of its response stream is left.
@@ -296,7 +305,7 @@ class TritonClient:
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
         tensorrt_llm_version: the version that the server's repository was rendered for.
-        instances: of the model.
+        instances: number of instances of the model.
     """
 
     def __init__(
@@ -314,7 +323,7 @@ class TritonClient:
         self._connecting = asyncio.Lock()
         self._closed = False
         self._last_reader: ResponseReader | None = None
-        self._knows_stop = False  # other backends treat `stop` as a request, and send tokens
+        self._knows_stop = False  # other backends treat `stop` as a request and send tokens
         self._endings: set[asyncio.Task[None]] = set()
 
     def answer(
@@ -325,13 +334,13 @@ class TritonClient:
         on_stopped: Callable[[int], None] | None = None,
         on_heartbeat: Callable[[], None] | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
-        """Return a context that sends one generation; leaving it before the end stops that.
+        """Return a context that sends one request; leaving it early stops the request.
 
         Args:
             on_end: see `ResponseStream`.
             on_heartbeat: see `ResponseStream`.
-            on_stopped: called once the engine has stopped a request that was abandoned before its
-                end, with the number of tokens that nothing read.
+            on_stopped: called with the number of unread tokens once the engine has stopped a
+                request that was abandoned.
 
         Raises:
             EngineUnavailable: the server cannot be reached.
@@ -404,7 +413,7 @@ class TritonClient:
         load, up to once in a thousand: ``sync.cc:105 ASSERTION FAILED: prior > 0``, or a
         segmentation fault). The ``stop`` input of the backend is harmless.
         """
-        if not connection.is_usable:  # the server stops: it takes no order
+        if not connection.is_usable:  # the server is stopping and accepts no order
             connection.cancel(call, answer)
             return
         orders = order_stop(connection, request_id, self._instances)
@@ -421,7 +430,8 @@ class TritonClient:
                 break
             orders += order_stop(connection, request_id, self._instances)
         loop = asyncio.get_running_loop()
-        until = loop.time() + _END_LIMIT_S  # of all: the request keeps its slot until then
+        # for all orders together: the request keeps its slot until then
+        until = loop.time() + _END_LIMIT_S
         for number, order in orders:
             if await order.wait_for_end(until - loop.time()):
                 connection.finish(number, order)
@@ -432,14 +442,15 @@ class TritonClient:
 def order_stop(
     connection: GrpcConnection, request_id: str, instances: int
 ) -> list[tuple[int, ResponseStream]]:
-    """Send as many orders to stop a request as the model has instances.
+    """Send as many stop orders for a request as the model has instances.
 
-    Triton hands each order to the instance that has been idle longest. An instance knows its own
-    requests, and answers an order for another's like any other: `handleStopRequest` and
-    ``mTritonRequestIdToRequestIds`` of ``inflight_batcher_llm/src/model_instance_state.cc`` in
+    Triton hands each order to the instance that has been idle longest. An instance knows only its
+    own requests, and answers an order for another instance's request like any other:
+    `handleStopRequest` and ``mTritonRequestIdToRequestIds`` of
+    ``inflight_batcher_llm/src/model_instance_state.cc`` in
     triton-inference-server/tensorrtllm_backend, v0.10.0 to v0.19.0. With two instances a single
     order always goes to the wrong one, and one of two orders at once to the right one nine times in
-    ten (measured with 2.51). So send them again until the request has ended.
+    ten (measured with 2.51). So repeat the orders until the request has ended.
 
     Returns:
         The calls and their receivers.
@@ -450,7 +461,7 @@ def order_stop(
 
 
 class _Exchange:
-    """The context of one generation; cheaper than a generator's."""
+    """The context of one request; cheaper than a generator-based one."""
 
     __slots__ = ("_answer", "_client", "_on_stopped", "_request", "_sent")
 
@@ -481,7 +492,7 @@ class _Exchange:
 
 
 def block_on(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine and return its result, even where an event loop runs, as in a notebook.
+    """Run a coroutine and return its result, even if an event loop is running, as in a notebook.
 
     Raises:
         RuntimeError: no thread can be started.
@@ -490,21 +501,23 @@ def block_on(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return thread.submit(lambda: asyncio.run(work())).result()
         except BaseException as error:
-            # A frame of `asyncio.run` holds the task, and the task the error: a cycle, which would
-            # keep the frames of all callers too, and the model that one of them loads.
+            # A frame of `asyncio.run` holds the task, and the task holds the error: a cycle that
+            # would keep the frames of all callers alive, and with them the model that one of them
+            # loads.
             clear_frames(error.__traceback__)
             raise
 
 
 def is_ready(address: str, model_name: str, *, server_id: str) -> bool:
-    """Return True if server and model are ready; any connection error counts as not ready."""
+    """Return True if server and model are ready; a connection error counts as not ready."""
 
     async def question() -> bool:
         return await asyncio.wait_for(_is_ready(address, model_name, server_id), _READY_LIMIT_S)
 
     try:
         return block_on(question)
-    except (OSError, asyncio.TimeoutError, DecodeError, RuntimeError):  # the last: no thread
+    # raised last, if no thread can be started
+    except (OSError, asyncio.TimeoutError, DecodeError, RuntimeError):
         return False
 
 
@@ -513,8 +526,8 @@ class Trial:
     """A request that a start must answer before it counts as ready.
 
     Attributes:
-        setting: what promised it, for the error; empty for the plain request.
-        request: as clients send it.
+        setting: the setting that promised it, for the error; empty for the plain request.
+        request: the request as clients send it.
     """
 
     setting: str
@@ -526,11 +539,11 @@ class Trial:
 
 
 def warm_up(address: str, trials: Sequence[Trial], timeout_s: float, version: str) -> None:
-    """Have an engine answer requests, one after another, so that a failure names its setting.
+    """Have an engine answer requests one after another, so that a failure can name its setting.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
-        timeout_s: for all requests.
+        timeout_s: time limit for all requests together.
         version: the TensorRT-LLM version that the server's repository was rendered for.
 
     Raises:
@@ -555,7 +568,7 @@ async def call(
 
 
 async def _is_ready(address: str, model_name: str, server_id: str) -> bool:
-    """Check the server's name last: another server may have taken the port, and would be ready."""
+    """Check readiness, and the server's name last: another ready server may have taken the port."""
     with closing(await GrpcConnection.connect(address)) as connection:
         server, model = service_pb2.ServerReadyResponse(), service_pb2.ModelReadyResponse()
         metadata = service_pb2.ServerMetadataResponse()
@@ -588,7 +601,7 @@ async def _answer_all(client: TritonClient, trials: Sequence[Trial], timeout_s: 
 
 
 class _Reply:
-    """Receives the response of one call."""
+    """Receives the response of a unary call."""
 
     def __init__(self) -> None:
         self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

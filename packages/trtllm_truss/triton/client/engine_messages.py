@@ -13,34 +13,34 @@ from trtllm_truss.requests import Guide
 
 @dataclass(slots=True)
 class EngineRequest:
-    """One generation.
+    """One request to the engine.
 
     Attributes:
         request_id: shown in Triton's log; unique among the requests in flight. The client sends a
             number instead to releases that need one.
         input_ids: the prompt, at least one id.
-        max_tokens: maximum of generated tokens; the prompt does not count.
-        end_id: generation ends before this id; without it only `max_tokens` ends it.
-        pad_id: fills up shorter beams.
-        stop_words: generation ends after any of these id sequences, which stay in the output.
+        max_tokens: maximum number of generated tokens; the prompt is not counted.
+        end_id: generation stops before this id; without it, only `max_tokens` stops it.
+        pad_id: fills shorter beams.
+        stop_words: generation stops after any of these id sequences, which stay in the output.
         bad_words: id sequences that are never generated.
         streaming: one chunk per step; otherwise a single chunk at the end.
         beam_width: beams; only the best one is returned.
         return_log_probs: include log probabilities in chunks.
         top_log_probs: alternatives per token to include with them; this project's backends only.
-        prompt_log_probs: include those of the prompt too; the same.
-        logits: take both from the logits of NVIDIA's backend, those of generated tokens or of the
-            prompt; the latter only without `streaming` and for one token.
+        prompt_log_probs: include those of the prompt too; likewise.
+        logits: compute both from the logits of NVIDIA's backend, of the generated tokens or of the
+            prompt; the prompt's only without `streaming` and for one token.
         guide: constraint on the answer; requires an `end_id`.
-        guide_bytes: memory of the compiled guide. With it the CPU engine does not check the guide,
+        guide_bytes: memory of the compiled guide. If set, the CPU engine does not check the guide,
             and sends empty chunks while the guide compiles.
-        is_repeatable: False if nobody can ask for the same answer again, which may then depend on
-            other requests.
-        lora_task_id: the adapter to generate with, which the engine has loaded before.
+        is_repeatable: False if nobody can request the same output again, so that it may depend on
+            concurrent requests.
+        lora_task_id: the adapter to generate with; the engine has loaded it before.
         logit_bias: logit offsets by token id.
-        vocab_size: of the engine, for `logit_bias` and `logits`.
-        cache_report: ask for it; None if the engine has none.
-        trace_headers: W3C headers of the trace that the engine's own spans belong to.
+        vocab_size: vocabulary size of the engine, for `logit_bias` and `logits`.
+        cache_report: report to request; None if the engine has none.
+        trace_headers: W3C headers of the trace to which the engine adds its own spans.
     """
 
     request_id: str
@@ -68,7 +68,7 @@ class EngineRequest:
 
     @property
     def logits_tokens(self) -> int:
-        """Tokens whose logits are in memory at once."""
+        """Number of tokens whose logits are in memory at once."""
         if self.logits is None:
             return 0
         return max(len(self.input_ids) if self.prompt_log_probs else 0, self.max_tokens)
@@ -79,7 +79,7 @@ class Logits(NamedTuple):
 
     Attributes:
         values: float32, row by row.
-        rows: tokens.
+        rows: number of tokens.
         width: numbers per row, with padding.
     """
 
@@ -99,10 +99,10 @@ class EngineChunk:
         log_probs: one per token generated so far (not only the new ones), if requested.
         alternatives: likeliest ids with their log probabilities, likewise.
         prompt_log_probs: one per token of the prompt but its first, if requested.
-        prompt_alternatives: the same as `alternatives` for these.
-        cached: part of the prompt found in the KV cache, in units of the `CacheReport`; None
-            before the engine has told.
-        logits: what `log_probs` and `alternatives` are still to be computed from.
+        prompt_alternatives: as `alternatives`, for the prompt.
+        cached: part of the prompt found in the KV cache, in units of the `CacheReport`; None until
+            the engine reports it.
+        logits: logits from which `log_probs` and `alternatives` are still to be computed.
     """
 
     token_ids: tuple[int, ...]

@@ -28,7 +28,7 @@ from trtllm_truss.errors import (
 class StatusCode(IntEnum):
     """Status of a finished call (https://grpc.io/docs/guides/status-codes/).
 
-    Importing grpc for its own takes 30 ms.
+    Own enumeration, because importing grpc takes 30 ms.
     """
 
     OK = 0
@@ -64,9 +64,10 @@ _OUR_FAULT = re.compile(
     r"|only supported if model is deployed using decoupled|request id is not provided",
     re.I,
 )
-# How a Python backend's TritonError of code INVALID_ARG arrives; our CPU backend refuses so.
+# The form in which a Python backend's TritonError with code INVALID_ARG arrives; our CPU backend
+# refuses requests this way.
 _REFUSED = re.compile(r"^(\[request id: [^\]]*\] )?invalid argument: ", re.I)
-# Of this project's backend of checkpoints: no fault of the caller, nor of the engine.
+# Sent by this project's checkpoint backend: neither the caller nor the engine is at fault.
 _ADAPTER_GONE = re.compile(
     r'^(\[request id: [^\]]*\] )?adapter "[^\n]{0,400} cannot be used: ', re.I
 )
@@ -86,11 +87,11 @@ _ENGINE_GONE = re.compile(
     r"|has no available versions|failed to process the request",
     re.I,
 )
-# Errors after which every call of CUDA fails until the process is replaced; NVIDIA's reference of
-# cudaError_t says so of each. The executor fails the active requests, goes on and stays ready:
+# Errors after which every CUDA call fails until the process is replaced, according to NVIDIA's
+# reference of cudaError_t. The executor fails the active requests, continues and stays ready:
 # executorImpl.cpp, forwardSync and forwardAsync (near 0.19 and 1.1); the frame is that of
-# cpp/include/tensorrt_llm/common/cudaUtils.h, `check`. Both must begin the text: the rest may quote
-# a request. The communicator between pipeline stages is not made again either, whatever the error:
+# cpp/include/tensorrt_llm/common/cudaUtils.h, `check`. Both must start the text: the rest may quote
+# a request. The communicator between pipeline stages is not recreated either, whatever the error:
 # TLLM_NCCL_CHECK of cpp/include/tensorrt_llm/runtime/utils/multiDeviceUtils.h, which
 # cpp/tensorrt_llm/runtime/ncclCommunicator.cpp calls (both near 1.0).
 _BROKEN = re.compile(
@@ -103,7 +104,7 @@ _BROKEN = re.compile(
     r"|driver shutting down|unknown error))",
     re.I,
 )
-# Prefixes that the layers between engine and client put in front of a message.
+# Prefixes that the layers between engine and client add to a message.
 _PREFIXES = re.compile(
     r"^(\[request id: [^\]]*\] |in ensemble '[^']*', "
     r"|(executor failed process requestid|encountered error for requestid) \S+"
@@ -137,7 +138,7 @@ _MAY_RETRY = (EngineUnavailable, AdapterUnavailable, QueueFull)
 
 
 def from_stream_text(text: str) -> TrussError:
-    """Map the error text inside a response stream; an unknown text is an internal error."""
+    """Map the error text inside a response stream; unknown texts are internal errors."""
     if _BROKEN.match(_PREFIXES.sub("", text.strip())):
         return _build(EngineBroken, _clean(text))
     for pattern, error in _STREAM_RULES:
@@ -147,7 +148,7 @@ def from_stream_text(text: str) -> TrussError:
 
 
 def from_status(status: StatusCode, details: str) -> TrussError:
-    """Map a failed call by its status, or by its text where the status is too general."""
+    """Map a failed call by its status, or by its text if the status is too general."""
     error = _STATUS_RULES.get(status)
     if error is None:
         return from_stream_text(details)
@@ -159,13 +160,13 @@ def from_status(status: StatusCode, details: str) -> TrussError:
 
 
 def _build(error: type[TrussError], message: str) -> TrussError:
-    if error is ContextLengthExceeded:  # begin like `describe`; the limit is not known here
+    if error is ContextLengthExceeded:  # starts like `describe`; the limit is not known here
         message = message.rstrip(".")
         message = f"This model's maximum context length is exceeded: {message} ({error.code})."
     return error(message, retry_after_s=RETRY_AFTER_S if issubclass(error, _MAY_RETRY) else None)
 
 
 def _clean(text: str) -> str:
-    """Remove the layers' prefixes, source locations and stack traces."""
+    """Remove prefixes, source locations and stack traces."""
     first_line = _SOURCE_PLACE.sub("", _PREFIXES.sub("", text.strip())).partition("\n")[0]
     return first_line.strip() or "no reason was given"

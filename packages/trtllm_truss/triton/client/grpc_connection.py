@@ -1,15 +1,15 @@
-"""gRPC calls over one HTTP/2 connection, at about a microsecond a message.
+"""gRPC calls over one HTTP/2 connection, at about a microsecond per message.
 
 `h2` handles the protocol: headers, settings, pings, resets. DATA and WINDOW_UPDATE frames bypass
-it, one for each generated token and three for each request: their nine-byte heads are parsed here
-(RFC 9113 §4.1, §6.1 and §6.9), because `h2` and grpcio spend some thirty microseconds on each. With
+it, one per generated token and three per request: their nine-byte headers are parsed here (RFC 9113
+§4.1, §6.1 and §6.9), because `h2` and grpcio spend some thirty microseconds on each. With
 tritonclient.aio, tokens arrive half as fast (docs/performance.md).
 
-A message is one byte that flags compression, its length in four bytes, and the payload
+A message consists of a compression flag in one byte, its length in four bytes, and the payload
 (gRPC over HTTP2, "Length-Prefixed-Message").
 
-GOAWAY bypasses `h2` too, which refuses all frames after it, while a gRPC server that stops sends a
-ping and the rest of the running calls (RFC 9113 §6.8).
+GOAWAY bypasses `h2` too: `h2` refuses all frames after it, while a stopping gRPC server still sends
+a ping and the rest of the running calls (RFC 9113 §6.8).
 """
 
 from __future__ import annotations
@@ -44,19 +44,22 @@ Payload: TypeAlias = bytes | bytearray
 _MESSAGE_HEAD = struct.Struct(">BI")
 _MESSAGE_HEAD_BYTES = 5
 _LARGE_MESSAGE_BYTES = 2**17
-"""A message above grows in place, as those of logits; others are copied for each frame."""
+"""Messages above this size, such as logits, grow in place.
+
+Smaller ones are copied for each frame.
+"""
 
 
 class Receiver(Protocol):
-    """Receiver of one call's messages, called from the event loop; must not block."""
+    """Receives one call's messages, on the event loop; must not block."""
 
     def message(self, payload: Payload) -> bool:
-        """Receive a message; return True if it ends the exchange."""
+        """Receive a message; return True if it finishes the exchange."""
 
     def ended(self, status: StatusCode, details: str) -> None:
         """Receive the end of the call.
 
-        Called exactly once unless the exchange ended before, or was cancelled on this side.
+        Called exactly once, unless the exchange has finished before or was cancelled on this side.
         """
 
 
@@ -64,11 +67,11 @@ class GrpcCall:
     """An open call.
 
     Args:
-        one_message: end the client's side after the first message.
+        one_message: close the client's side after the first message.
 
     Attributes:
         receiver: receives the messages of the exchange; None between two exchanges.
-        unsent: bytes of our message that the server's window had no room for yet.
+        unsent: bytes of our message that did not fit into the server's window yet.
         ends: True if nothing follows `unsent`.
         received_bytes: size of everything received.
     """
@@ -92,22 +95,25 @@ class GrpcCall:
         self.received_bytes = 0
         self._partial = b""
         self._large = bytearray()  # a message above _LARGE_MESSAGE_BYTES
-        self._missing = 0  # bytes of it
+        self._missing = 0  # bytes of that message still to come
         self._status = StatusCode.UNKNOWN
         self._details = ""
 
     def begin(self, payload: bytes, receiver: Receiver) -> None:
-        """Begin an exchange; the last one must have ended."""
+        """Begin an exchange; the previous one must have finished."""
         self.receiver = receiver
         self.unsent = memoryview(_MESSAGE_HEAD.pack(0, len(payload)) + payload)
 
     @property
     def is_clean(self) -> bool:
-        """Return True if another exchange can begin: nothing is unsent or half received."""
+        """Return True if another exchange can begin: no message is partly sent or received."""
         return not (self.ends or self.unsent or self._partial or self._missing)
 
     def take(self, data: bytes) -> bool:
-        """Parse the next bytes of the stream, cut anywhere; return True if the exchange ended."""
+        """Parse the next bytes of the stream, split anywhere.
+
+        Return True if the exchange has finished.
+        """
         self.received_bytes += len(data)
         if self._missing:
             part, data = data[: self._missing], data[self._missing :]
@@ -170,7 +176,7 @@ _FRAME_HEAD = struct.Struct(">IBI")  # length (24 bits) and type (8 bits), flags
 _FRAME_HEAD_BYTES = 9
 _DATA, _END_STREAM, _PADDED = 0x0, 0x1, 0x8
 _GOAWAY, _WINDOW_UPDATE = 0x7, 0x8
-_GOAWAY_HEAD = struct.Struct(">II")  # last stream taken, error code
+_GOAWAY_HEAD = struct.Struct(">II")  # last stream accepted, error code
 _WINDOW = struct.Struct(">I")
 _LARGEST_WINDOW = 2**31 - 1
 _LARGEST_FRAME_BYTES = _FRAME_HEAD_BYTES + 2**14  # unless we allow more
@@ -178,13 +184,16 @@ _FIRST_WINDOW = 2**16 - 1
 _SETTINGS = {SettingCodes.INITIAL_WINDOW_SIZE: _LARGEST_WINDOW, SettingCodes.ENABLE_PUSH: 0}
 _WINDOW_STEP_BYTES = 2**24
 _LAST_STREAM_ID = 2**30
-_MAX_CALL_BYTES = 2**30  # below a call's window, which is never widened
+_MAX_CALL_BYTES = 2**30  # below a call's window, which is never enlarged
 _IDLE_LIMIT_S = 0.25
-"""For calls between two exchanges; a server that stops waits for them."""
+"""Idle limit of a call between two exchanges; a stopping server waits for such calls."""
 
 
 class _Http2(H2Connection):
-    """HTTP/2 connection that remembers fewer closed streams; the default takes ten megabytes."""
+    """HTTP/2 connection that remembers fewer closed streams.
+
+    The default set takes ten megabytes.
+    """
 
     MAX_CLOSED_STREAMS = 2**13
 
@@ -194,7 +203,7 @@ class GrpcConnection(asyncio.Protocol):
 
     Args:
         authority: ``host:port``.
-        exchange_method: ``/package.Service/Method`` of `exchange`, with streams in both directions.
+        exchange_method: ``/package.Service/Method`` of `exchange`, bidirectional streaming.
     """
 
     def __init__(self, authority: str, exchange_method: str = "") -> None:
@@ -209,12 +218,12 @@ class GrpcConnection(asyncio.Protocol):
         self._authority = authority
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, GrpcCall] = {}
-        self._held_up: set[int] = set()  # calls whose message the server's window is too small for
+        self._held_up: set[int] = set()  # calls whose message exceeds the server's window
         self._exchange_method = exchange_method
         self._idle: list[tuple[float, int]] = []  # idle calls and when each became idle
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tail = b""
-        self._unwritten = bytearray()  # precedes what `h2` has to send
+        self._unwritten = bytearray()  # precedes the data that `h2` has to send
         self._unacknowledged_bytes = 0
         self._going_away = False
         self._is_flushing = False
@@ -235,7 +244,7 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Return True if the server takes new calls."""
+        """Return True if the server accepts new calls."""
         return self._is_open and not self._going_away
 
     @property
@@ -247,7 +256,7 @@ class GrpcConnection(asyncio.Protocol):
 
         Args:
             method: ``/package.Service/Method``.
-            receiver: receives what the server sends.
+            receiver: receives the server's messages.
 
         Returns:
             The call's number on this connection.
@@ -257,10 +266,10 @@ class GrpcConnection(asyncio.Protocol):
     def exchange(self, payload: bytes, receiver: Receiver) -> int:
         """Send a message on an idle call, or on a new one that stays open for the next exchange.
 
-        Without headers and trailers a short exchange costs client and server half as much.
+        A short exchange without headers and trailers costs client and server half as much.
 
         Args:
-            receiver: receives what the server sends, up to the message that ends the exchange.
+            receiver: receives the server's messages up to the one that finishes the exchange.
 
         Returns:
             The call's number on this connection.
@@ -273,14 +282,14 @@ class GrpcConnection(asyncio.Protocol):
         return self._begin(number, payload, receiver)
 
     def finish(self, number: int, receiver: Receiver) -> None:
-        """End this side of a call; no effect once its exchange with `receiver` has ended."""
+        """Close this side of a call; no effect once its exchange with `receiver` has finished."""
         call = self._calls.get(number)
         if call is not None and call.receiver is receiver:
             self._end_ours(number, call)
             self._flush()
 
     def cancel(self, number: int, receiver: Receiver) -> None:
-        """Reset a call; no effect once its exchange with `receiver` has ended.
+        """Reset a call; no effect once its exchange with `receiver` has finished.
 
         The receiver is not called again.
         """
@@ -293,10 +302,10 @@ class GrpcConnection(asyncio.Protocol):
                 self._close_after_last_call()
 
     async def end(self, within_s: float) -> None:
-        """End the idle calls, wait until the server has ended them too, and close the connection.
+        """Close the idle calls and, once the server has closed them too, the connection.
 
-        Triton keeps a model until its exit timeout if the connection breaks while the end of a call
-        is due (2.51: 6 of 30 servers; none of 30 whose client waited).
+        Triton keeps a model until its exit timeout if the connection breaks while a call is being
+        closed (2.51: 6 of 30 servers; none of 30 whose client waited).
         """
         idle = self._calls.keys() & {number for _, number in self._idle if self._is_open}
         self._idle.clear()
@@ -311,12 +320,12 @@ class GrpcConnection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; calls in flight end as UNAVAILABLE."""
+        """Close the connection; calls in flight fail with UNAVAILABLE."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface, with windows so large that they never close: responses are small."""
+        """Send the preface, with windows so large that they never close; responses are small."""
         self._transport = cast(asyncio.Transport, transport)
         self._h2.initiate_connection()
         self._write()
@@ -358,13 +367,13 @@ class GrpcConnection(asyncio.Protocol):
             self._unacknowledged_bytes = 0
 
     def _receive_data(self, flags: int, number: int, data: bytes) -> None:
-        if flags & (_END_STREAM | _PADDED):  # a gRPC server sends neither
+        if flags & (_END_STREAM | _PADDED):  # gRPC servers send neither
             self.close()
             return
         call = self._calls.get(number)
         if call is None:  # it was cancelled
             return
-        if call.receiver is None:  # a message that nothing asked for
+        if call.receiver is None:  # an unsolicited message
             self._end_ours(number, call)
             self._flush()
         elif call.take(data):
@@ -383,7 +392,7 @@ class GrpcConnection(asyncio.Protocol):
             self._flush()
 
     def _receive_goaway(self, data: bytes) -> None:
-        """Let the calls that the server has taken go on, and end the others and the idle ones."""
+        """Let accepted calls continue; fail the others and close the idle ones."""
         self._going_away = True
         if len(data) < _GOAWAY_HEAD.size:
             self.close()
@@ -393,7 +402,9 @@ class GrpcConnection(asyncio.Protocol):
             self.close()
             return
         for number in [each for each in self._calls if each > last & _LARGEST_WINDOW]:
-            self._calls.pop(number).break_off("the server stops, and has not taken the call")
+            self._calls.pop(number).break_off(
+                "the server is stopping and has not accepted the call"
+            )
         for _, number in self._idle:
             if (call := self._calls.get(number)) is not None:
                 self._end_ours(number, call)
@@ -402,7 +413,7 @@ class GrpcConnection(asyncio.Protocol):
         self._close_after_last_call()
 
     def _close_after_last_call(self) -> None:
-        """Close a connection that takes no new calls, for a server that stops waits for it."""
+        """Close a connection that takes no new calls, because a stopping server waits for it."""
         if self._going_away and not self._calls and self._transport is not None:
             self._write()
             self._transport.close()
@@ -429,7 +440,7 @@ class GrpcConnection(asyncio.Protocol):
         return number
 
     def _keep(self, number: int, call: GrpcCall) -> None:
-        """Keep a call whose exchange has ended for the next one."""
+        """Keep a call for the next exchange."""
         if self._going_away or not call.is_clean or call.received_bytes > _MAX_CALL_BYTES:
             self._end_ours(number, call)
             self._flush()
@@ -440,7 +451,7 @@ class GrpcConnection(asyncio.Protocol):
             self._idle_timer = loop.call_later(_IDLE_LIMIT_S, self._end_idle)
 
     def _end_idle(self) -> None:
-        """End the calls that were idle for long enough; the last one used is used next."""
+        """Close the calls that were idle for long enough; the last one used is reused first."""
         self._idle_timer = None
         loop = asyncio.get_running_loop()
         long_ago = loop.time() - _IDLE_LIMIT_S
@@ -489,7 +500,7 @@ class GrpcConnection(asyncio.Protocol):
             self._send_message(number)
 
     def _send_message(self, number: int) -> None:
-        """Send as much of a call's message as the server's window has room for."""
+        """Send as much of a call's message as fits into the server's window."""
         call, h2 = self._calls[number], self._h2
         while call.unsent:
             room = h2.local_flow_control_window(number)
@@ -513,7 +524,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport.write(WindowUpdateFrame(0, size_bytes).serialize())
 
     def _flush(self) -> None:
-        """Write in the next turn of the event loop, together with what follows in this one."""
+        """Write in the next turn of the event loop, together with all data written in this one."""
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self._write)

@@ -1,19 +1,19 @@
 """Log probabilities from the logits of NVIDIA's backend.
 
 Log probabilities of alternatives and of prompts are tensors of this project's backends. NVIDIA's
-sends logits instead, from which they are computed here. Facts from 0.19 on (near 0.19 and 1.0;
-``createResult`` of llmRequest.cpp, handleContextLogits.cpp and handleGenerationLogits.cpp in
+backend sends logits instead, from which they are computed here. Facts from 0.19 on (near 0.19 and
+1.0; ``createResult`` of llmRequest.cpp, handleContextLogits.cpp and handleGenerationLogits.cpp in
 cpp/tensorrt_llm/batch_manager of NVIDIA/TensorRT-LLM, ``fillTritonResponse`` of
 model_instance_state.cc):
 
 * ``generation_logits`` of a stream are FP32 [1, new tokens, beams, vocabulary]: the model's own,
-  copied before penalties and guides. Those of an answer in one piece are
-  [1, beams, `request_output_len`, vocabulary], and may be masked by a guide.
+  copied before penalties and guides. Those of a non-streamed response are [1, beams,
+  `request_output_len`, vocabulary], and may be masked by a guide.
 * ``context_logits`` are FP32 [1, prompt, vocabulary] in every response, so that a stream would
-  repeat them with each token. The last row is that of the first generated token.
+  repeat them with each token. The last row belongs to the first generated token.
 * The vocabulary is padded to a multiple of the ranks; the padding's logits mean nothing.
 * The executor allocates both for the whole prompt and all of `request_output_len`. It refuses a
-  request for what the build did not gather (``fetchNewRequests`` of executorImpl.cpp).
+  request for logits that the build did not gather (``fetchNewRequests`` of executorImpl.cpp).
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ from trtllm_truss.triton.protobuf import service_pb2
 _MEMORY_BYTES = 2**29
 """Limit of the logits of all requests.
 
-The executor, Triton, its gRPC message and this process have a copy each, so that they take up to
-2 GiB. A stream of HTTP/2 has room for 2 GiB, of which earlier requests leave at least one half.
+The executor, Triton, its gRPC message and this process hold a copy each, up to 2 GiB in total. A
+stream of HTTP/2 has room for 2 GiB, at least half of which earlier requests leave free.
 """
 _FLOAT_BYTES = 4
 
 
 def logits_in_memory(vocabulary: int) -> int:
-    """Return the tokens whose logits may be in memory at once: 1,046 of Llama 3, 4,194 of 2."""
+    """Return how many tokens may have their logits in memory: 1,046 for Llama 3, 4,194 for 2."""
     return max(1, _MEMORY_BYTES // (_FLOAT_BYTES * vocabulary))
 
 
 LARGE_BYTES = 2**16
-"""A tensor above is cut out of its message: a parser would copy logits, for tenths of a second."""
+"""Larger tensors are cut out of their message.
+
+A parser would copy logits, for tenths of a second.
+"""
 
 _RESPONSE, _RAW = 2, 6  # fields of ModelStreamInferResponse and of ModelInferResponse
 
@@ -51,14 +54,14 @@ def cut_large(
     """Parse a serialized ``ModelStreamInferResponse`` without its large tensors.
 
     Returns:
-        The response, with empty tensors in their places, and theirs by their numbers.
+        The response with empty tensors in their places, and the cut tensors by index.
 
     Raises:
-        ValueError: it holds no response.
+        ValueError: it contains no response.
     """
     (number, _, body), *rest = _fields(memoryview(payload))
     if number != _RESPONSE or rest:
-        raise ValueError("it holds more than a response")
+        raise ValueError("it contains more than a response")
     large: dict[int, memoryview] = {}
     kept: list[bytes | memoryview] = []
     tensors = 0
@@ -73,7 +76,7 @@ def cut_large(
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Yield number, whole and value of each field of a message whose fields all have a length."""
+    """Yield number, whole and value of each field of a message; all must be length-delimited."""
     start = 0
     try:
         while start < len(view):
@@ -98,18 +101,18 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
         shift += 7
 
 
-_ROWS = 8  # computed at once: their temporary arrays stay in the processor's cache
+_ROWS = 8  # at once: the temporary arrays stay in the processor's cache
 
 
 def with_log_probs(chunk: EngineChunk, request: EngineRequest) -> EngineChunk:
-    """Compute log probabilities and alternatives from logits; takes milliseconds for each row.
+    """Compute log probabilities and alternatives from logits; takes milliseconds per row.
 
     Raises:
-        ValueError: the logits do not fit the tokens, or are no numbers.
+        ValueError: the logits do not match the tokens, or are not numbers.
     """
     if chunk.logits is None:
         if chunk.token_ids:
-            raise ValueError("it has tokens without logits")
+            raise ValueError("some tokens have no logits")
         return chunk
     if request.logits == "generation":
         log_probs, alternatives = _scored(chunk.logits, chunk.token_ids, request)
@@ -133,7 +136,7 @@ def _scored(
     import numpy as np  # only requests for alternatives need it
 
     if logits.rows != len(ids) or logits.width < request.vocab_size:
-        raise ValueError(f"it has {logits.rows} × {logits.width} logits for {len(ids)} tokens")
+        raise ValueError(f"its logits are {logits.rows} × {logits.width} for {len(ids)} tokens")
     values = np.frombuffer(logits.values, "<f4")
     values = values.reshape(logits.rows, logits.width)[:, : request.vocab_size]
     log_probs: list[float] = []
@@ -145,7 +148,7 @@ def _scored(
         sums = np.exp(rows - largest).sum(axis=1, keepdims=True, dtype=np.float64)
         totals = largest + np.log(sums)
         if not np.isfinite(totals).all():
-            raise ValueError("its logits are no numbers")
+            raise ValueError("its logits are not numbers")
         log_probs += (np.take_along_axis(rows, chosen, 1) - totals)[:, 0].tolist()
         if number := min(request.top_log_probs, request.vocab_size):
             top = np.argpartition(rows, -number, axis=1)[:, -number:]

@@ -3,9 +3,9 @@
 Tensors travel as ``raw_input_contents`` and ``raw_output_contents``: little-endian bytes in the
 order of ``inputs`` and ``outputs``. Shapes include the batch dimension, which is always 1.
 
-Up to 0.9 a request's id is the number that its text begins with (``stoul``): 0.7 refuses a text
-without one, 0.8 and 0.9 take its hash. A number in flight is refused, and ``stop`` ends the request
-that has the number, whoever sent it. Later releases take any text. Source:
+Up to 0.9, a request's id is the number at the start of its text (``stoul``): 0.7 refuses a text
+without one, 0.8 and 0.9 use its hash. A number in flight is refused, and ``stop`` ends the request
+with that number, whoever sent it. Later releases accept any text. Source:
 ``inflight_batcher_llm/src/utils.cc:142-174`` and ``work_items_queue.cc:59`` in
 triton-inference-server/tensorrtllm_backend, v0.7.0 to v0.9.0; ``model_instance_state.cc``
 (``mTritonRequestIdToRequestIds``) from v0.10.0 on.
@@ -41,21 +41,21 @@ from trtllm_truss.triton.protobuf import service_pb2
 
 
 def takes_numbers_only(version: str | None) -> bool:
-    """Return True for TensorRT-LLM versions that read ids as numbers; None is unknown."""
+    """Return True for TensorRT-LLM versions that read ids as numbers; None means unknown."""
     return not holds("ids_are_text", version, unknown=True)
 
 
 def random_number() -> str:
-    """Return an id that every release takes, and that no other request has."""
+    """Return an id that every release accepts and no other request has."""
     return str(secrets.randbelow(2**64 - 1) + 1)
 
 
 class EngineInputs(NamedTuple):
-    """The inputs of a release's backend.
+    """The inputs that a release's backend accepts.
 
     Attributes:
-        declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older and
-            a newer name, every declared one is sent: the backend reads the one it knows.
+        declared: inputs that the server's ``config.pbtxt`` declares. If a field has an older and a
+            newer name, every declared one is sent; the backend reads the one it knows.
         zero_is_replaced: see `decoding.inputs_for`.
     """
 
@@ -64,9 +64,9 @@ class EngineInputs(NamedTuple):
 
     @classmethod
     def of(cls, version: str | None) -> EngineInputs:
-        """Return those of a TensorRT-LLM version; None is unknown.
+        """Return the inputs of a TensorRT-LLM version; None means unknown.
 
-        Inputs of our backends alone are among them: requests for these come to no other engine.
+        Inputs of our own backends are included: requests that need them reach no other engine.
         """
         rows = (*rows_for(INPUTS, version), *OWN_INPUTS)
         replaces = holds("replaces_zero_temperature", version)
@@ -110,7 +110,7 @@ _SHARED_INPUTS = (
         for name in row.tensors
     ),
 )
-"""Scalar inputs that many requests have in common, and the attributes with their values."""
+"""Scalar inputs that many requests share, and their attributes and values."""
 _SHARED_ATTRIBUTES = tuple(dict.fromkeys(attribute for _, attribute in _SHARED_INPUTS))
 _shared_values = attrgetter(*_SHARED_ATTRIBUTES)
 _SHARED_PLACES = [(name, _SHARED_ATTRIBUTES.index(attribute)) for name, attribute in _SHARED_INPUTS]
@@ -124,10 +124,10 @@ _CHOICE = {
     for row in SAMPLING
     if row.effect in ("temperature", "limit")
 }
-"""Places of the fields that choose tokens among `_SHARED_ATTRIBUTES`."""
+"""Indices of the sampling fields among `_SHARED_ATTRIBUTES`."""
 _BEAMS = _SHARED_ATTRIBUTES.index("beam_width")
 _LEFT_OUT = {"beam_width": 1, "return_log_probs": False}
-"""Values that the engine has without an input."""
+"""Values that are omitted because the engine assumes them."""
 _SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tensors]
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _OUTPUTS = ("output_ids", "sequence_length")
@@ -138,14 +138,14 @@ _RAW_HEAD_BYTES = 2  # tag and length of a scalar, in the message's last field
 
 
 def encode_request(request: EngineRequest, *, model_name: str, known: EngineInputs) -> bytes:
-    """Serialize the message for one generation; fields that are None are left out.
+    """Serialize the message for one generation; fields that are None are omitted.
 
-    Serialized messages concatenate: most requests share a part that is serialized once. The fields
-    that choose tokens become those that make the engine do what they mean (`decoding`).
+    Serialized messages concatenate: most requests share a part, which is serialized once. The
+    sampling fields are converted to values that make the engine do what they mean (`decoding`).
 
     Args:
         model_name: Triton's name of the model.
-        known: what the engine's release reads.
+        known: inputs that the engine's release reads.
     """
     length = len(request.input_ids)
     own = [("input_lengths", length)]
@@ -174,10 +174,10 @@ def encode_request(request: EngineRequest, *, model_name: str, known: EngineInpu
 
 
 def encode_stop(request_id: str, *, model_name: str) -> bytes:
-    """Serialize the message that ends the request in flight with the same id.
+    """Serialize the message that stops the request in flight with the same id.
 
     The stopped request ends with an empty final response. The mandatory inputs must be present;
-    their values are not read.
+    their values are not read. their values are not read.
     """
     message = service_pb2.ModelInferRequest(id=request_id)
     _add(message, "input_ids", [1, 1], pack_ids([0]))
@@ -200,12 +200,13 @@ def _encode_shared(
     names: tuple[str, ...],
     outputs: tuple[str, ...],
 ) -> bytes:
-    """Serialize what equal requests share.
+    """Serialize the part that equal requests share.
 
     Args:
-        known: inputs that are not declared are left out.
-        values: of `_SHARED_ATTRIBUTES`; None is left out.
-        names: further scalar inputs. Their values follow in the message.
+        known: declared inputs; others are omitted.
+        values: values of `_SHARED_ATTRIBUTES`; None is omitted.
+        names: further scalar inputs, whose values follow in the message. Their values follow in the
+            message.
     """
     message = _begin(model_name, outputs)
     given = [*values]
@@ -227,9 +228,9 @@ def _encode_shared(
 def _as_meant(
     beams: int, choice: tuple[Any, ...], zero_is_replaced: bool
 ) -> list[tuple[int, float | None]]:
-    """Return places among `_SHARED_ATTRIBUTES`, and the values to send for them.
+    """Return indices into `_SHARED_ATTRIBUTES`, and the values to send for them.
 
-    A length penalty without beams means nothing; the backends of 1.2 would read another parameter.
+    A length penalty has no meaning without beams; the backends of 1.2 would read another parameter.
 
     Args:
         choice: values of `_CHOICE`.
@@ -260,13 +261,13 @@ def _encode_ids_head(length: int) -> bytes:
 def decode_response(
     response: service_pb2.ModelInferResponse, large: Mapping[int, memoryview] | None = None
 ) -> EngineChunk:
-    """Read one response; of several beams, the first (best) one.
+    """Read one response; of several beams, take the first (best) one.
 
     Args:
-        large: tensors that were cut out of it (`cut_large`).
+        large: tensors cut out of it (`cut_large`).
 
     Raises:
-        ValueError: the tensors do not fit together.
+        ValueError: the tensors do not match.
     """
     tokens: tuple[int, ...] = ()
     length: int | None = None
@@ -290,16 +291,16 @@ def decode_response(
         elif name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
             beams = output.shape[1]
-        elif name in _TOPS:  # [1, beams, tokens, alternatives], of the prompt without beams
+        elif name in _TOPS:  # [1, beams, tokens, alternatives], without beams for the prompt
             width, kind = output.shape[-1], _TOP_TYPES[name]
             top[name] = width, struct.unpack_from(f"<{output.shape[-2] * width}{kind}", raw)
         elif name == _PROMPT:  # [1, tokens - 1]
             prompt = struct.unpack_from(f"<{output.shape[1]}f", raw)
         elif name in _REUSE:  # [1, 1]
             (cached,) = struct.unpack_from("<i", raw)
-        elif name in _LOGITS:  # [1, tokens, vocabulary], of generated tokens [1, tokens, 1, …]
+        elif name in _LOGITS:  # [1, tokens, vocabulary], for generated tokens [1, tokens, 1, …]
             logits = Logits(raw, output.shape[1], output.shape[-1])
-    # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
+    # Shorter beams are padded, and sequence_length gives their length. For a single beam, streamed
     # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
         token_ids=tokens if length is None else tokens[:length],
@@ -315,9 +316,9 @@ def decode_response(
 
 
 def unread_bytes(response: service_pb2.ModelInferResponse) -> int:
-    """Return the size of what `decode_response` ignores at the end of a serialized response.
+    """Return the size of the end of a serialized response that `decode_response` ignores.
 
-    TensorRT-LLM's backend sends its metrics of a request together, in each response.
+    TensorRT-LLM's backend sends its metrics of a request at the end of each response.
     """
     size = 0
     for output, raw in zip(
@@ -357,8 +358,8 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 def pack_words(words: Sequence[Sequence[int]]) -> bytes:
     """Pack word lists as the backend's tensor INT32 [2, n].
 
-    Row 0 holds all ids one after the other, row 1 the offset behind each word's last id, padded
-    with -1: ``[[5, 7, 3], [9, 2]]`` becomes ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]``.
+    Row 0 holds all ids one after the other, row 1 the offset after each word's last id, padded with
+    -1: ``[[5, 7, 3], [9, 2]]`` becomes ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]``.
     """
     flat = array("i")
     ends = array("i")
@@ -370,7 +371,7 @@ def pack_words(words: Sequence[Sequence[int]]) -> bytes:
 
 
 def pack_texts(texts: Iterable[bytes]) -> bytes:
-    """Pack the elements of a BYTES tensor: each after its length in four bytes."""
+    """Pack the elements of a BYTES tensor, each prefixed by its length in four bytes."""
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
@@ -437,24 +438,25 @@ _MOST_KINDS = 8
 class ResponseReader:
     """Parses the serialized ``ModelStreamInferResponse`` messages of one call.
 
-    While tokens stream, a message differs from an earlier one with as many tokens in their bytes
-    alone. The first one, and the last one with or without a token, differ from those of another
-    request in the bytes of the id too. Such a message is recognised by its bytes and not parsed: a
-    tenth of the time. One that tells of the KV cache is recognised within its request only, and by
-    its bytes before the metrics that nothing reads: speculation changes them at each step.
+    While tokens stream, a message differs from an earlier one with the same number of tokens in the
+    tokens' bytes alone. The first message, and the last one with or without a token, also differ
+    from those of another request in the bytes of the id. Such a message is recognised by its bytes
+    instead of being parsed, in a tenth of the time. A message that reports the KV cache is
+    recognised within its request only, and by its bytes before the metrics that nothing reads:
+    speculation changes them at each step.
 
     Args:
         request_id: the only id accepted; None accepts any.
-        like: reader of an earlier request, whose messages are likely to be alike.
+        like: reader of an earlier request with similar messages.
     """
 
     __slots__ = ("_around", "_final", "_last", "_own", "_request_id")
 
     def __init__(self, request_id: str | None = None, like: ResponseReader | None = None) -> None:
         self._request_id = request_id
-        # Bytes before and after the tokens, and the number of further ones; by the size in bytes.
+        # Bytes before and after the tokens, and the number of further tokens; by the size in bytes.
         self._around: dict[int, tuple[bytes, bytes, int]] = {}
-        self._own: set[int] = set()  # sizes of those that another request must parse
+        self._own: set[int] = set()  # sizes of messages that another request must parse
         self._last = b"", b""  # bytes before and after the token of a final message
         self._final: bytes | None = None
         if like is not None and request_id and like._request_id:
@@ -469,7 +471,10 @@ class ResponseReader:
                 self._final = like._final and like._final.replace(*ids)
 
     def read_tokens(self, payload: Payload, into: array[int]) -> bool:
-        """Append the tokens of a message whose other bytes are known; return False for others."""
+        """Append the tokens of a message whose other bytes are known.
+
+        Return False for other messages.
+        """
         around = self._around.get(len(payload))
         if around is None:
             return False
@@ -484,8 +489,8 @@ class ResponseReader:
         """Parse any message.
 
         Raises:
-            TrussError: the message carries an error.
-            ValueError: its tensors do not fit together, or it belongs to another request.
+            TrussError: the message contains an error.
+            ValueError: its tensors do not match, or it belongs to another request.
         """
         if payload == self._final:
             return _FINAL_CHUNK
@@ -515,7 +520,7 @@ class ResponseReader:
             return
         tokens, end = pack_ids(chunk.token_ids), len(payload) - unread
         start = payload.find(tokens)
-        if start != payload.rfind(tokens, 0, end):  # they cannot be told from the rest
+        if start != payload.rfind(tokens, 0, end):  # they are indistinguishable from the rest
             return
         head, tail = payload[:start], payload[start + len(tokens) : end]
         if not chunk.final and len(self._around) < _MOST_KINDS:

@@ -2,7 +2,7 @@
 
 - `command`: the argument vector and the environment;
 - `mpi`: Open MPI's part of both, and its control port;
-- `ports`: free ports on loopback;
+- `mpi`: Open MPI's part of both, and its control port;
 - `process`: the supervised child process;
 - `diagnosis`, `known_errors`: the cause of its end, in our words.
 """

@@ -37,17 +37,17 @@ from trtllm_truss.triton.server.mpi import (
 from trtllm_truss.triton.server.ports import Ports, free_ports
 
 _CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
-"""APIs that Triton opens to clients that send the header `closed:to:all`.
+"""APIs that Triton only opens to clients that send the header `closed:to:all`.
 
-No client can: a colon ends the name of a header in HTTP/1, and gRPC resets a call whose header's
-name holds one. A secret instead would be visible in the argument vector to all users.
+No client can: a colon terminates a header's name in HTTP/1, and gRPC resets a call with a colon in
+a header's name. A secret instead would be visible in the argument vector to all users.
 """
 SITE_VARIABLE = "TRTLLM_TRUSS_SITE"
-"""Names the packages of this process for Python models, which may run in another Python.
+"""Variable with the packages of this process, for Python models that run in another Python.
 
-They come last: TensorRT-LLM's own packages in its virtual environment win over ours.
+They come last, so TensorRT-LLM's packages in its virtual environment take precedence.
 """
-_EXIT_TIMEOUT_S = 5  # what a stopping server gives requests in flight
+_EXIT_TIMEOUT_S = 5  # time that a stopping server gives requests in flight
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 _NO_USAGE_STATISTICS = {
     "TRTLLM_NO_USAGE_STATS": "1",
@@ -65,9 +65,9 @@ class Launch:
 
     Attributes:
         run_id: marks every process of this run in its environment; also the server's name.
-        ports: of rank 0; other ranks receive the same and never open them.
+        ports: of rank 0; other ranks receive the same ones and never open them.
         shm_prefix: of the name of every shared-memory segment of this run.
-        folder: for temporary files; removed with the run.
+        folder: for temporary files; removed after the run.
     """
 
     run_id: str
@@ -85,7 +85,7 @@ def new_launch(http_port: int | None = None, grpc_port: int | None = None) -> La
 
     Raises:
         OSError: the machine has no free port, or no place for temporary files.
-        RuntimeError: this process is ending.
+        RuntimeError: this process is exiting.
     """
     run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
     prefix = f"{RUN_PREFIX}{run_id}_"
@@ -103,9 +103,9 @@ def launcher(
     ranks: RankLauncher | None = None,
     rank: int | None = None,
 ) -> Callable[[Launch], list[str]]:
-    """Return the command line of each start, as a function for :class:`ServerProcess`.
+    """Return a function that builds the command line of each start, for :class:`ServerProcess`.
 
-    A single rank runs without ``mpirun``, and so does `rank` of a job that runs already. The
+    A single rank runs without ``mpirun``, and so does `rank` of a job that is already running. The
     arguments are those of `server_command`; `ranks` launches the rank of a job.
 
     Raises:
@@ -204,17 +204,17 @@ def server_environment(
     huge_pages: bool = False,
     spawns: bool = False,
 ) -> dict[str, str]:
-    """Build the server's environment from ours: without secrets, with the server's paths.
+    """Build the server's environment from ours: secrets removed, the server's paths added.
 
-    The engine is on disk before Triton starts, so nothing in the child needs a token.
+    The engine is on disk before Triton starts, so the child needs no token.
 
     Args:
-        passed: names of further variables for the server.
-        python: runs Python models; default: the one of `installation`.
+        passed: names of further variables to pass to the server.
+        python: runs Python models; default: the Python of `installation`.
         library_paths: searched before all others, such as the image's own CUDA driver.
-        huge_pages: allocate weights in huge pages, where the kernel has them. A CPU reads all
-            weights for each token; with pages of 4 KiB, it spends up to 8 % more time on that.
-        spawns: the engine starts processes by MPI; the variables of `parent` come first.
+        huge_pages: allocate weights in huge pages if the kernel supports them. A CPU reads all
+            weights for each token; 4 KiB pages cost up to 8 % of that time.
+        spawns: the engine starts processes by MPI; the variables of `parent` take precedence.
     """
     environment = child_environment(parent, passed)
     program_path = installation.program_path if python is None else python.parent
@@ -241,7 +241,8 @@ def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[s
         **END_DEFAULTS,
     }
     return {
-        **({} if job_variables(environment) else defaults),  # else the options are the launcher's
+        # otherwise the launcher sets the options
+        **({} if job_variables(environment) else defaults),
         "HOME": home(launch.folder),
         **with_one_interface(environment),
         **_NO_USAGE_STATISTICS,
@@ -251,7 +252,7 @@ def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[s
 
 
 def _finds_python(environment: Mapping[str, str], folder: Path) -> bool:
-    """Return True if ``python3`` of a folder is already the first on ``PATH``."""
+    """Return True if a folder's ``python3`` is already the first on ``PATH``."""
     found = shutil.which("python3", path=environment.get("PATH", ""))
     return found is not None and Path(found).parent == folder
 

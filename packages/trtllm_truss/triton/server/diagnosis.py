@@ -1,4 +1,4 @@
-"""The cause of a server's end, from its output and status."""
+"""The cause of a server's exit, from its output and status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-# Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.
+# Triton starts a line with its severity, E for error and F for fatal, and quotes texts.
 _TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
 
 
@@ -16,7 +16,7 @@ _TRITON_HEADER = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ (\S+:\d+\] )?")
 _OTHER_ERROR = re.compile(r"\berror\b|\bfail(ed|ure)?\b|assert|exception|abort|cannot", re.I)
 
 
-# Logged by every server without a GPU or by every server that ends, or repeating an earlier line;
+# Logged by every server without a GPU or by every server that exits, or repeating an earlier line;
 # mpirun's frame around its messages; and its message when it stops listening (mpi.py).
 _NOISE = re.compile(
     r"CudaDriverHelper|DCGM|NVML|failed to stop server|error: creating server|pinned system memory"
@@ -39,7 +39,7 @@ _LINE_LIMIT = 500
 
 _PORT_TAKEN = re.compile(
     r"already in use|failed to start \S+ service|^No sockets were able to be opened"
-    r"|PRTE ERROR: Fatal in file \S+/oob_tcp_component\.c",  # all that mpirun wrote in some runs
+    r"|PRTE ERROR: Fatal in file \S+/oob_tcp_component\.c",  # mpirun's whole output in some runs
     re.I,
 )
 
@@ -53,12 +53,12 @@ _BY_SIGNAL = {
 
 
 _ENDED_FROM_OUTSIDE = re.compile(r"\bSignal \(15\) received\b")
-"""Printed by Triton at SIGTERM. This server explains no exit that it asked for."""
+"""Printed by Triton at SIGTERM. Not used for exits that this server requested."""
 
 
 _BY_SIGTERM = (
-    "Another program sent Triton SIGTERM before; `truss push --watch` ends all processes of the "
-    "container at each change."
+    "Another program sent SIGTERM to Triton before; `truss push --watch` ends all processes of "
+    "the container at each change."
 )
 
 
@@ -86,7 +86,10 @@ def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
 
 
 def last_error_line(lines: Sequence[str]) -> str | None:
-    """Return Triton's last error line, else anyone's, else the last line; None for an empty log."""
+    """Return Triton's last error line, or any last error line, or the last line.
+
+    None for an empty log.
+    """
     spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
     for candidates in (
         [line for line in spoken if _TRITON_ERROR.match(line)],
@@ -99,12 +102,12 @@ def last_error_line(lines: Sequence[str]) -> str | None:
 
 
 def is_port_conflict(lines: Sequence[str]) -> bool:
-    """Return True if the server ended because a port was taken after it had been chosen."""
+    """Return True if the server exited because a port was taken after it had been chosen."""
     return any(_PORT_TAKEN.search(line) for line in lines)
 
 
 def describe_exit(returncode: int) -> str:
-    """Describe a process guard's exit status; a negative one is the guard's own death."""
+    """Describe a process guard's exit status; a negative status is the guard's own."""
     if returncode < 0:
         return f"was lost: its process guard was killed by {signal.Signals(-returncode).name}"
     number = signal_of(returncode)
@@ -112,7 +115,7 @@ def describe_exit(returncode: int) -> str:
 
 
 def signal_of(returncode: int) -> signal.Signals | None:
-    """Return the signal that ended the server, from a shell-style exit status."""
+    """Return the signal that killed the server, from a shell-style exit status."""
     number = returncode - 128
     return signal.Signals(number) if number in set(signal.Signals) else None
 

@@ -1,4 +1,4 @@
-"""Known errors of engines that do not start, as data: log pattern, reason and remedy.
+"""Known errors of engines that fail to start, as data: log pattern, reason and remedy.
 
 The texts are those of TensorRT-LLM 0.7 to 1.2, TensorRT 9 and 10, CUDA, NCCL, Open MPI 4 and 5 and
 Triton, taken from their sources, from their users' reports and from servers made to fail.
@@ -23,7 +23,7 @@ class KnownError:
     Attributes:
         name: identifier for tests and metrics.
         sentence: reason and remedy; ``{name}`` is a group of the pattern.
-        context: must match another line, if the error line alone is ambiguous.
+        context: pattern that another line must match, for error lines that are ambiguous alone.
     """
 
     name: str
@@ -40,8 +40,8 @@ class KnownError:
 def find_known_error(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return the sentence and line of the most basic known error in a log, or None.
 
-    A log goes from the cause to its consequences, and every rank repeats it; so the order of
-    :data:`KNOWN_ERRORS` decides, then the order of lines.
+    A log runs from the cause to its consequences, and every rank repeats it; so the order of
+    :data:`KNOWN_ERRORS` takes precedence over the order of lines.
     """
     for cause in KNOWN_ERRORS:
         if cause.context is not None and not any(cause.context.search(line) for line in lines):
@@ -60,7 +60,7 @@ def _known_error(
 
 
 def _image_with_tensorrt(version: str) -> Image | None:
-    """Return the newest image whose TensorRT has the version's first three numbers."""
+    """Return the newest image whose TensorRT has the same first three version numbers."""
     wanted = version.split(".")[:3]
     images = [i for i in IMAGES if i.tensorrt is not None and i.tensorrt.split(".")[:3] == wanted]
     return images[-1] if images else None

@@ -1,7 +1,7 @@
 """Open MPI's command line, environment and ports for the ranks of a server.
 
-Only options and variables are used that Open MPI 4 (in NVIDIA's images up to 2025) and Open MPI 5
-read alike, or that one of them ignores.
+Uses only options and variables that Open MPI 4 (in NVIDIA's images up to 2025) and Open MPI 5 read
+alike, or that one of them ignores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTROL_PORT_VARIABLES = tuple(
 ONE_HOST_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
 """Keep ranks from listening for other hosts on every address; the environment may override it.
 
-They are one MPI job, and share memory.
+They belong to one MPI job, and share memory.
 """
 
 
@@ -45,15 +45,15 @@ END_DEFAULTS = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
 """End a job at once when a rank dies; the environment may override it.
 
 Open MPI 4 waits a second for the other ranks, twice: with 4.1.8 a job outlives its rank 1 by 2.0 s,
-and with this by 0.01 s (measured). Open MPI 5 has no such wait.
+and with this setting by 0.01 s (measured). Open MPI 5 does not wait.
 """
 
 
 _SHARING_CORES = ("--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", "1")
-"""Let ranks share cores, and give them up while they wait.
+"""Let ranks share cores, and yield them while they wait.
 
-A rank above 0 waits in a busy loop: on a core that another program wants, it took 0.55 s of 5 with
-Open MPI 5.0.11 and 0.77 s with 4.1.8, and with this 0.13 and 0.07 s (measured).
+A rank above 0 waits in a busy loop: on a contended core it took 0.55 s of 5 with Open MPI 5.0.11
+and 0.77 s with 4.1.8; with this setting 0.13 and 0.07 s (measured).
 """
 
 
@@ -75,9 +75,10 @@ _SPAWNING = {
 
 
 _SPAWNING_AS_ROOT = ("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM")
-"""Let Open MPI 5 start its daemon as root, where no `mpirun` has an option for it.
+"""Let Open MPI 5 start its daemon as root where no `mpirun` takes an option for it.
 
-Version 4 needs no permission. Without them a spawn ends in MPI_ERR_UNKNOWN (measured with 5.0.11).
+Version 4 needs no permission. Without these variables a spawn fails with MPI_ERR_UNKNOWN (measured
+with 5.0.11).
 """
 
 
@@ -97,7 +98,8 @@ def mpi_command(
     """Join one command line per rank into one job on this host.
 
     No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop. Open
-    MPI refuses root and more ranks than cores unless `as_root` and `oversubscribe` are set.
+    MPI refuses to run as root, or more ranks than cores, unless `as_root` and `oversubscribe` are
+    set.
 
     Open MPI 4 takes the folder of an absolute `mpirun` for ``--prefix`` and puts it first on the
     ranks' ``PATH``, before the Python that runs the backends: ``/usr/bin`` with Debian's 4.1.4
@@ -122,9 +124,9 @@ def needs_oversubscription(ranks: int, cpus: int) -> bool:
 def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
     """Keep MPI's files and shared memory in the folder of one start.
 
-    A killed job leaves its session's folder and its memory behind, under names that do not identify
-    us and that a second job of the same user may share. A server of one rank starts MPI too,
-    without ``mpirun``.
+    A killed job leaves its session's folder and memory behind, under names that do not identify us
+    and that a second job of the same user may share. A server of one rank starts MPI too, without
+    ``mpirun``.
 
     Args:
         control_port: of ``mpirun``; one number for IPv4 and IPv6, so that only one of the two finds
@@ -138,10 +140,10 @@ def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
 
 
 def home(folder: Path) -> str:
-    """Return `HOME` where it is unset: the user's, or a folder for a user without one.
+    """Return a `HOME` if it is unset: the user's, or a folder for a user without one.
 
-    Open MPI 5 starts nothing without it, neither a job nor a single rank (measured with 5.0.11:
-    "Unable to get the user home directory"); 4 needs none.
+    Open MPI 5 starts neither a job nor a single rank without it (measured with 5.0.11: "Unable to
+    get the user home directory"); 4 does not need it.
     """
     try:
         return str(Path.home())
@@ -150,44 +152,44 @@ def home(folder: Path) -> str:
 
 
 def spawning_environment(*, as_root: bool) -> dict[str, str]:
-    """Let a server without ``mpirun`` start workers by ``MPI_Comm_spawn``, on this host.
+    """Let a server without ``mpirun`` start workers on this host with ``MPI_Comm_spawn``.
 
-    TensorRT-LLM's LLM API does, for one GPU too. Server and workers then listen on every address:
-    Open MPI has no option for that (`docs/security.md`), and connects over the named interface
-    only. Open MPI 5 neither counts slots nor binds here.
+    TensorRT-LLM's LLM API does so even for one GPU. Server and workers then listen on every
+    address, because Open MPI has no option for that (`docs/security.md`), and connect over the
+    named interface only. Open MPI 5 neither counts slots nor binds here.
     """
     return {**_SPAWNING, **(dict.fromkeys(_SPAWNING_AS_ROOT, "1") if as_root else {})}
 
 
 def connects_by_tcp(environment: Mapping[str, str]) -> bool:
-    """Return True if processes of an environment connect to those of other jobs."""
+    """Return True if processes with this environment connect to other jobs by TCP."""
     return _TCP_INTERFACE in environment
 
 
 def with_one_interface(environment: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the interfaces that an image excludes, where one is chosen.
+    """Drop the image's list of excluded interfaces if one interface is selected.
 
-    With both, Open MPI takes none: a spawn then never ends (measured with 5.0.11).
+    With both, Open MPI uses no interface: a spawn then never returns (measured with 5.0.11).
     """
     chosen = connects_by_tcp(environment)
     return {k: v for k, v in environment.items() if not (chosen and k == _EXCLUDED)}
 
 
 def close_control_port(run_id: str, port: int) -> bool:
-    """Make ``mpirun`` stop listening once its ranks run; on one host no client needs the port.
+    """Make ``mpirun`` stop listening once its ranks run; no client on the same host needs the port.
 
-    It listens on every address, regardless of options, as does the daemon that Open MPI 4 starts
-    for a single rank. A connection blocks it until the peer has identified itself or left:
-    meanwhile it notices neither a dead rank nor an order to stop. But without a file descriptor for
-    a connection it stops listening for good. So its limit is lowered to its open files, a
-    connection is made, and the limit is restored.
+    It listens on every address, regardless of options, like the daemon that Open MPI 4 starts for a
+    single rank. A connection blocks it until the peer has identified itself or disconnected:
+    meanwhile it notices neither a dead rank nor an order to stop. However, if it has no file
+    descriptor for a connection, it stops listening for good. So lower its limit to its open files,
+    connect once, and restore the limit.
 
     Args:
-        run_id: marks the processes of this host.
-        port: as for :func:`mpi_environment`.
+        run_id: identifies the processes on this host.
+        port: see :func:`mpi_environment`.
 
     Returns:
-        True if nothing listens there, as without ``mpirun``.
+        True if nothing listens there; also without ``mpirun``.
     """
     deadline = time.monotonic() + _CLOSING_LIMIT_S
     patience_s = _CLOSING_TICK_S
@@ -198,7 +200,7 @@ def close_control_port(run_id: str, port: int) -> bool:
             with suppress(OSError):
                 _refuse_a_connection(pid, port, patience_s)
         time.sleep(_CLOSING_TICK_S)
-        patience_s *= 2  # a busy machine may not run the process at once
+        patience_s *= 2  # a busy machine may not schedule the process at once
     return True
 
 
@@ -210,13 +212,13 @@ def _refuse_a_connection(pid: int, port: int, patience_s: float) -> None:
     try:
         with socket.create_connection((LOOPBACK, port), _CLOSING_LIMIT_S) as connection:
             connection.settimeout(patience_s)
-            connection.recv(1)  # resets the connection where it works
+            connection.recv(1)  # resets the connection if it works
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 def _listening_processes(run_id: str, port: int) -> Iterator[int]:
-    """Yield the job's processes that listen on a port; another program may have taken it."""
+    """Yield the job's processes that listen on a port; another program may have taken the port."""
     links = {link for link, (_, number) in listening_sockets().items() if number == port}
     if links:
         for pid in marked_processes(run_id):

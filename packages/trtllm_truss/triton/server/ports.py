@@ -25,8 +25,8 @@ class Ports:
 def free_ports(http_port: int | None = None, grpc_port: int | None = None) -> Ports:
     """Return free ports, all chosen at once by the kernel.
 
-    Another program may take them before the server opens them; a caller must be ready to retry with
-    others.
+    Another program may take them before the server opens them; the caller must be ready to retry
+    with others.
 
     Args:
         http_port: the HTTP port, free or not; 0 for any free one, None to keep HTTP closed.
@@ -40,7 +40,7 @@ def free_ports(http_port: int | None = None, grpc_port: int | None = None) -> Po
 
 
 def unused_ports(count: int) -> list[int]:
-    """Return different TCP ports that are unused on loopback at this moment.
+    """Return distinct TCP ports that are unused on loopback at this moment.
 
     Raises:
         OSError: the machine has no free port.

@@ -1,6 +1,6 @@
 """The server as a supervised child process: start, wait, watch, stop.
 
-A :mod:`~trtllm_truss.processes.process_guard` between this process and the server ends the server
+A :mod:`~trtllm_truss.processes.process_guard` between this process and the server kills the server
 when this process is gone, for any reason. Any thread may therefore call
 :meth:`ServerProcess.start`; the server does not die with that thread.
 """
@@ -32,17 +32,17 @@ UMASK = 0o077
 _TICK_S = 0.05
 _CONNECT_LIMIT_S = 0.5
 _OUTPUT_LIMIT_S = 10.0
-"""Time for the last lines of a server that died: they name the cause, such as a taken port."""
+"""Time to read the last lines of a dead server: they give the cause, such as a taken port."""
 
 _EXIT_LIMIT_S = 5.0
-"""Time to exit for a server that failed to load a model.
+"""Time for a server that failed to load a model to exit.
 
-Of several ranks, one that fails waits in ``MPI_Finalize`` (``mpiUtils.cpp``, ``initialize``) for
-others that wait for it in a collective: the job never ends by itself (measured with Open MPI 4.1.8
-and 5.0.11).
+A failed rank of several waits in ``MPI_Finalize`` (``mpiUtils.cpp``, ``initialize``) for others
+that wait for it in a collective: the job never exits by itself (measured with Open MPI 4.1.8 and
+5.0.11).
 """
 _STARTS = 3
-_ORPHAN_GRACE_S = 2.0  # to end, once this process has died
+_ORPHAN_GRACE_S = 2.0  # time to exit once this process has died
 # ``src/model_lifecycle.cc`` of triton-inference-server/core, and ``src/main.cc`` of .../server; the
 # same from r23.10 to r26.07. A server that cannot load a model exits.
 _LOAD_FAILED = re.compile(
@@ -55,9 +55,9 @@ class State(enum.Enum):
 
     NEW = "new"  # not started yet
     STARTING = "starting"  # running, not ready yet
-    READY = "ready"  # server and model
-    STOPPED = "stopped"  # ended because stop() was called
-    DEAD = "dead"  # ended by itself
+    READY = "ready"  # server and model ready
+    STOPPED = "stopped"  # exited because stop() was called
+    DEAD = "dead"  # exited by itself
 
 
 class ServerProcess:
@@ -65,8 +65,8 @@ class ServerProcess:
 
     Args:
         command: returns the argument vector for one launch.
-        on_line: called with every line of the server's output, from a separate thread; it must be
-            quick, because the server waits while it runs.
+        on_line: called with every line of the server's output, on a separate thread; it must be
+            quick, because the server waits meanwhile.
         http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
         grpc_port: of Triton; None for any free one.
 
@@ -121,11 +121,11 @@ class ServerProcess:
 
     @property
     def cause(self) -> str:
-        """Explain why the server ended, in one or two sentences."""
+        """Explain in one or two sentences why the server exited."""
         return self._death().message
 
     def on_exit(self, callback: Callable[[TritonError], None]) -> None:
-        """Call ``callback`` once when a server that was ready ends without stop().
+        """Call ``callback`` once if a server that was ready exits without stop().
 
         The watching thread calls it, with the error that later calls of :meth:`wait_until_ready`
         raise.
@@ -145,16 +145,16 @@ class ServerProcess:
             self._spawn()
 
     def wait_until_ready(self, deadline_s: float) -> None:
-        """Wait until server and model are ready; check for a dead child before anything else.
+        """Wait until server and model are ready; check first for a dead child.
 
-        If a port was taken between choosing and opening it, the server is started again on others
-        within the same deadline. A server that was ready is never started again here. As process 1
-        of a container this process survives the SIGTERM that it repeats after its clean-up; it then
-        ends only with its threads.
+        If a port was taken between choosing and opening it, the server is restarted on other ports
+        within the same deadline. A server that was ready is never restarted here. As process 1 of a
+        container, this process survives the SIGTERM that it re-raises after its clean-up; it then
+        exits only when its threads finish.
 
         Raises:
             TritonError: the server died, was stopped, failed to load a model, or is not ready after
-                ``deadline_s``; or this process is ending.
+                ``deadline_s``; or this process is exiting.
         """
         deadline = time.monotonic() + deadline_s
         assert self._child is not None, "the server was not started"
@@ -166,7 +166,7 @@ class ServerProcess:
             elif self._is_ready():
                 return
             elif not threading.main_thread().is_alive():
-                raise TritonError("Triton is stopped: the server's process is ending.")
+                raise TritonError("Triton is stopped because the server's process is exiting.")
             elif self._fails_to_exit():
                 raise TritonError(f"Triton failed to load a model. {explain_exit(self.tail)}")
             elif time.monotonic() > deadline:
@@ -175,9 +175,9 @@ class ServerProcess:
                 )
 
     def refuses_connections(self) -> bool:
-        """Return whether nothing listens on Triton's gRPC port any more.
+        """Return True if nothing listens on Triton's gRPC port any more.
 
-        A full queue of a busy or stopped server is no refusal.
+        A full backlog of a busy or stopped server is not a refusal.
         """
         assert self.launch is not None, "the server was not started"
         try:
@@ -189,14 +189,14 @@ class ServerProcess:
         return False
 
     def wait_until_ended(self, tick_s: float, is_over: Callable[[], bool]) -> int:
-        """Wait for the end of a rank above 0, which is never ready; return its exit status.
+        """Wait for a rank above 0 to exit; it never becomes ready; return its exit status.
 
         Args:
-            tick_s: between two looks at `is_over`.
-            is_over: returns whether to end it.
+            tick_s: interval between checks of `is_over`.
+            is_over: returns True if the rank should be stopped.
 
         Raises:
-            TritonError: it failed to load a model, or ended with another status than 0 by itself.
+            TritonError: it failed to load a model, or exited by itself with a non-zero status.
         """
         assert self._child is not None, "the server was not started"
         while (status := self._child.wait(tick_s)) is None:
@@ -211,10 +211,10 @@ class ServerProcess:
         return status
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End the server and everything it started; return when nothing is left.
+        """Stop the server and everything it started; return when nothing is left.
 
         Args:
-            timeout_s: time to end by itself before it is killed.
+            timeout_s: time to exit by itself before it is killed.
         """
         with self._lock:
             self._stopping = True
@@ -320,7 +320,7 @@ def _connect(port: int) -> None:
 
 
 def _make_private(shm_prefix: str) -> None:
-    """Restrict the shared-memory segments of a run to their owner.
+    """Restrict a run's shared-memory segments to their owner.
 
     Triton's Python backend passes prompts and answers through them. It creates each with mode 0644,
     regardless of the umask (Boost's default).
