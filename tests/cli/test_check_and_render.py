@@ -306,7 +306,7 @@ def test_check_names_keys_without_effect_on_the_cpu(
     ]
     assert len(unused) == 1
     assert "no_gpu" not in codes(report)
-    assert "kv_cache_free_gpu_mem_fraction has no effect on an engine of the CPU" in unused[0]
+    assert "kv_cache_free_gpu_mem_fraction has no effect on a CPU engine" in unused[0]
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_an_engine_without_events_says_so(tmp_path: Path) -> None:
         worker = fleet.add_worker(config_with(tmp_path), "--kv-events")
         assert worker.wait(60) == 2
         log = fleet.log_of(worker)
-        assert "error: an engine of the CPU reports no KV events. Leave out --kv-events" in log
+        assert "error: a CPU engine reports no KV events. Leave out --kv-events" in log
         assert "Traceback" not in log
     finally:
         fleet.close()

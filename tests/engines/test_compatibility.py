@@ -118,7 +118,7 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "nodes_unsupported": (
         {"engine": CPU, "settings": {"nodes": 2}},
         ERROR,
-        ["model_metadata.nodes is 2", "an engine of the CPU runs on one host"],
+        ["model_metadata.nodes is 2", "a CPU engine runs on one host"],
     ),
     "max_batch_size_above_engine": (
         {"settings": runtime(max_batch_size=4096)},

@@ -265,7 +265,7 @@ def test_a_gguf_file(tmp_path: Path, initialize: Initialize) -> None:
     assert "base_image" not in written.config
     assert written.metadata["example_model_input"]["prompt"]
     assert written.metadata["generation"] == {"max_tokens": 512}
-    assert "max_tokens: 512  # of requests that set none" in written.text
+    assert "max_tokens: 512  # for requests that set none" in written.text
 
 
 def test_an_engine_of_the_cpu_is_configured_like_the_example(initialize: Initialize) -> None:
@@ -452,7 +452,7 @@ def test_an_engine_that_no_image_serves(tmp_path: Path, tokenizer: str, refused:
 def test_an_engine_that_fits_no_gpu(tmp_path: Path, tokenizer: str, refused: Refused) -> None:
     engine = write(tmp_path / "engine", new_config(), 500 * GB)
     message = refused(str(engine), "--tokenizer", tokenizer)
-    assert message.startswith("error: the weights leave no memory of a GPU for the KV cache;")
+    assert message.startswith("error: the weights leave no GPU memory for the KV cache;")
 
 
 def test_a_checkpoint_that_is_not_served_on_any_gpu(
@@ -491,7 +491,7 @@ def test_a_build_on_a_gpu_that_cannot_be_named(
 ) -> None:
     engine = write(tmp_path / "engine", built_on(new_config(), "NVIDIA-GB200"), 400 * GB)
     message = refused(str(engine), "--tokenizer", tokenizer)
-    assert "no accelerator fits; the largest, B200: the weights leave no memory" in message
+    assert "no accelerator fits; the largest, B200: the weights leave no GPU memory" in message
 
 
 def test_a_missing_tokenizer_is_asked_for(tmp_path: Path, refused: Refused) -> None:

@@ -1,4 +1,4 @@
-"""Description of an engine and of the machines that can run it, before anything is started.
+"""Descriptions of engines and of the machines that can run them, before anything is started.
 
 - `kinds`: the kinds of engines, their recognition; `engine`, `gpu_engine`: what all have in common;
   `compiled/`, `checkpoint/`, `cpu/`: one each;
@@ -7,5 +7,5 @@
 - `model_config`, `quantization`, `without_code`, `adapters`: a checkpoint of Hugging Face;
 - `manifest`: the record of a build;
 - `host`, `gpus`, `images`: GPUs, releases of TensorRT-LLM, images;
-- `diagnostics`: what a check says.
+- `diagnostics`: findings of a check.
 """

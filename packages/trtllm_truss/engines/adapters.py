@@ -8,12 +8,12 @@ from pathlib import Path
 from trtllm_truss.artifacts.listing import Source
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""In a model's folder it makes transformers load the model that it names instead."""
+"""With this file in a model's folder, transformers loads the model that the file names instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedLayer:
-    """One linear layer of a model that a LoRA adapter changes, by the names of its two matrices.
+    """One linear layer that a LoRA adapter changes, identified by the names of its two matrices.
 
     Attributes:
         tensor: the name of either matrix in the adapter's file, for messages.
@@ -33,7 +33,7 @@ class AdaptedLayer:
 
     @property
     def module(self) -> str:
-        """The name that TensorRT-LLM looks up: the path below attention or MLP."""
+        """Name under which TensorRT-LLM looks it up: the path below attention or MLP."""
         return self.path.partition(".")[2]
 
     @property
@@ -64,11 +64,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRepository:
-    """The repository of one adapter, whose weights are not fetched yet.
+    """The repository of one adapter whose weights are not downloaded yet.
 
     Attributes:
         repository: its name in config.yaml, without the revision.
-        revision: as config.yaml names it.
+        revision: as given in config.yaml.
     """
 
     repository: str

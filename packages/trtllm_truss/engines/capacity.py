@@ -4,8 +4,8 @@ The arithmetic follows the runtime (``calculateCacheSizePerToken`` and ``calcula
 NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction applies to the memory that is
 free after loading; ``max_tokens_in_paged_kv_cache`` alone replaces it; the smaller of both wins.
 The LLM API always applies both, to the memory that a step of ``max_num_tokens`` leaves free, and
-runs such a step first (``KvCacheCreator`` in ``tensorrt_llm/_torch/pyexecutor/_util.py``). The
-runtime rounds up to whole blocks; this module rounds down, so as not to overstate the capacity.
+first runs such a step (``KvCacheCreator`` in ``tensorrt_llm/_torch/pyexecutor/_util.py``). The
+runtime rounds up to whole blocks; this module rounds down, to avoid overstating the capacity.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _WASTEFUL = 0.5  # warn about a limit below this share of the possible tokens
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Settings of the KV cache's size.
+    """Settings that determine the size of the KV cache.
 
     Attributes:
         free_fraction: ``kv_cache_free_gpu_mem_fraction``, of the memory free after loading.
         max_tokens: ``max_tokens_in_paged_kv_cache``.
         attention_window: the largest ``max_attention_window_size``; older tokens are dropped.
-        fraction_always: the default fraction applies beside `max_tokens`, as in the LLM API.
+        fraction_always: the default fraction also applies with `max_tokens`, as in the LLM API.
         max_bytes: ``max_gpu_total_bytes`` of the LLM API.
     """
 
@@ -57,10 +57,10 @@ class CacheShape:
     """Shape of one token in the KV cache of an engine.
 
     Attributes:
-        numbers: numbers that one GPU stores for a token, by layer.
+        numbers: numbers that one GPU stores per token, by layer.
         pipeline: groups of layers on different GPUs.
-        bits: of one number.
-        sequence_tokens: tokens of a sequence of full length.
+        bits: size of one number.
+        sequence_tokens: tokens of a full-length sequence.
         shorten: the remedy for sequences that do not fit, as a verb phrase.
     """
 
@@ -86,14 +86,14 @@ def keys_and_values(heads: tuple[int, ...], gpus: int, head_size: int) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """KV cache of one engine; every GPU of the engine holds the same tokens.
+    """KV cache of one engine; all its GPUs hold the same tokens.
 
     Attributes:
-        bytes_per_token: on the GPU with the most layers.
-        free_bytes: memory of one GPU after the weights, and for the LLM API after a step.
-        sequence_tokens: tokens of a sequence of full length, or of the attention window.
+        bytes_per_token: size on the GPU with the most layers.
+        free_bytes: memory of one GPU after the weights and, for the LLM API, after a step.
+        sequence_tokens: tokens of a full-length sequence, or of the attention window.
         shorten: the remedy for sequences that do not fit, as a verb phrase.
-        late_bytes: taken of a GPU once the cache is there: copies of adapters.
+        late_bytes: memory allocated after the cache, for copies of adapters.
     """
 
     knobs: CacheSettings
@@ -122,7 +122,7 @@ class Capacity:
 
     @property
     def sequences(self) -> int:
-        """Sequences of `sequence_tokens` that fit at once, one beam each."""
+        """Number of sequences of `sequence_tokens` that fit at once, with one beam each."""
         return (
             self.tokens // self.block_tokens // math.ceil(self.sequence_tokens / self.block_tokens)
         )
@@ -153,11 +153,11 @@ class Capacity:
 def kv_cache_capacity(
     shape: CacheShape, knobs: CacheSettings, free_bytes: int, late_bytes: int = 0
 ) -> Capacity | None:
-    """Compute the capacity on GPUs with this much memory.
+    """Compute the capacity on GPUs with the given memory.
 
     Args:
-        free_bytes: of the smallest GPU, after the weights (`free_after_weights`) and, for the LLM
-            API, `step_bytes`.
+        free_bytes: free memory of the smallest GPU, after the weights (`free_after_weights`) and,
+            for the LLM API, `step_bytes`.
         late_bytes: see `Capacity`.
 
     Returns:
@@ -192,7 +192,7 @@ def _too_small(capacity: Capacity) -> Diagnostic | None:
     if not capacity.free_bytes:
         return error(
             "weights_exceed_memory",
-            "the weights leave no memory of a GPU for the KV cache; use more or larger GPUs, or "
+            "the weights leave no GPU memory for the KV cache; use more or larger GPUs, or "
             "quantized weights.",
         )
     knobs = capacity.knobs
@@ -226,7 +226,7 @@ def _too_large(capacity: Capacity) -> Diagnostic | None:
 
 
 def _no_room_for_adapters(capacity: Capacity) -> Diagnostic | None:
-    """Compare what the cache leaves with the copies of adapters, which nobody takes care of."""
+    """Check that the cache leaves room for the adapters' copies, which no other check includes."""
     late, left = capacity.late_bytes, capacity.free_bytes - capacity.cache_bytes
     if late <= max(0, left):
         return None
@@ -238,9 +238,9 @@ def _no_room_for_adapters(capacity: Capacity) -> Diagnostic | None:
     )
     return warning(
         "adapters_exceed_memory",
-        "beside its cache of adapters TensorRT-LLM keeps a second copy of each on the first GPU "
-        f"for ever (before 1.3; NVIDIA's pull request 12815): {_gigabytes(late)}, and the KV cache "
-        f"leaves {_gigabytes(max(0, left))}; {remedy}or serve fewer adapters.",
+        "besides its adapter cache, TensorRT-LLM keeps a second copy of each adapter on the "
+        f"first GPU for good (before 1.3; NVIDIA's pull request 12815): {_gigabytes(late)}, and "
+        f"the KV cache leaves {_gigabytes(max(0, left))}; {remedy}or serve fewer adapters.",
     )
 
 
@@ -251,9 +251,9 @@ def _two_knobs(capacity: Capacity) -> Diagnostic | None:
     winner, loser = (_TOKENS, _FRACTION) if knobs.max_tokens < by_fraction else (_FRACTION, _TOKENS)
     return warning(
         "kv_cache_knobs",
-        f"model_metadata.runtime sets both {_TOKENS} ({knobs.max_tokens:,} tokens) and {_FRACTION} "
-        f"({knobs.free_fraction:g}, here {by_fraction:,} tokens); the smaller, {winner}, wins: "
-        f"remove {loser}.",
+        f"model_metadata.runtime sets both {_TOKENS} ({knobs.max_tokens:,} tokens) and "
+        f"{_FRACTION} ({knobs.free_fraction:g}, here {by_fraction:,} tokens); the smaller, "
+        f"{winner}, takes effect: remove {loser}.",
     )
 
 

@@ -11,18 +11,18 @@ _SHOWN_NAMES = 4
 
 class Severity(enum.Enum):
     ERROR = "error"
-    """The engine would not start, or not serve as the settings require."""
+    """The engine would not start, or not serve as configured."""
 
     WARNING = "warning"
-    """The engine starts with a probable mistake."""
+    """The engine starts, with a probable mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A mismatch between two things that must fit together.
+    """A mismatch between two things that must be compatible.
 
     Attributes:
-        code: a stable word for programs, such as ``version_mismatch``.
+        code: a stable identifier for programs, such as ``version_mismatch``.
         severity: an error blocks the start.
         message: both values and the remedy, for the operator.
     """

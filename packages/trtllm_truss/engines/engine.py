@@ -1,4 +1,4 @@
-"""The interface of an engine: what the rest of the project asks of it, whatever its kind.
+"""The interface of an engine to the rest of the project, for all kinds.
 
 A kind is a folder beside this module with a subclass of `Engine`, registered in `kinds`.
 """
@@ -29,7 +29,7 @@ from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
 _GUIDE_CHECK = "trtllm_truss.guides.compiler_worker"
 
 SLOW_BYTES_PER_S = 2e8
-"""Of a slow network disk; an engine's files load several times faster."""
+"""Throughput of a slow network disk; an engine's files usually load several times faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Placement:
     Attributes:
         folder: path of its folder, ``/`` between folders; empty for the top.
         tokenizer_folder: the same for the tokenizer, if it has one.
-        marks: paths of further files by which the engine is recognized.
+        marks: paths of further files that identify the engine.
     """
 
     folder: str = ""
@@ -81,9 +81,9 @@ class ModelConfig:
     Attributes:
         engine_dir: the value of `gpt_model_path`.
         parameters: by name, without `gpt_model_path`.
-        of_executor: the parameters are those of NVIDIA's backend, as in the template.
-        inputs: tensors beyond those of every engine; by default those of this project's backends.
-        outputs: the same.
+        of_executor: the parameters of NVIDIA's backend apply, as in the template.
+        inputs: tensors besides those of every engine; by default those of this project's backends.
+        outputs: likewise.
     """
 
     engine_dir: Path
@@ -94,7 +94,7 @@ class ModelConfig:
 
 
 class RankLauncher(ABC):
-    """A program that runs the ranks of a job which a launcher has started."""
+    """A program that runs the ranks of a job started by a launcher."""
 
     @abstractmethod
     def rank(self, segment: Sequence[str], rank: int, folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ class RankLauncher(ABC):
             segment: the server's command line.
 
         Raises:
-            TritonError: the program does not take the folder's path.
+            TritonError: the program cannot handle the folder's path.
         """
 
     @abstractmethod
@@ -117,25 +117,25 @@ NO_EVENTS = "Leave out --kv-events, and set --no-router-kv-events of Dynamo's fr
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
-    """An engine, described without its weights. The base class answers for an ordinary one.
+    """An engine, described without its weights. The base class implements the defaults.
 
     Attributes:
         max_sequence_tokens: limit of prompt and generated tokens together.
-        max_input_tokens: limit of prompt tokens; the settings may raise it (`completed`).
+        max_input_tokens: limit of prompt tokens; the settings may raise it (`with_settings`).
         max_batch_size: sequences that run at once.
-        max_beam_width: beams a request may ask for.
+        max_beam_width: maximum beams per request.
         tensor_parallelism: GPUs that one layer is split over.
         pipeline_parallelism: groups of layers on different GPUs.
         manifest: the record of its build, if any.
         placement: its location in the repository.
-        folder: its files, once they are on this machine.
-        tokenizer_folder: files of its tokenizer, if the repository has any.
+        folder: its files, once downloaded.
+        tokenizer_folder: its tokenizer's files, if the repository has any.
     """
 
     backend: ClassVar[str]
-    """The Triton backend that serves it, and its name in reports."""
+    """The Triton backend that serves it, also its name in reports."""
     title: ClassVar[str]
-    """The heading of a Truss for it, a noun with its article."""
+    """The heading of a Truss for it: a noun with its article."""
     named: ClassVar[str]
     """As above, for errors about unsupported settings."""
     answering: ClassVar[str]
@@ -143,18 +143,18 @@ class Engine(ABC):
     refused_fields: ClassVar[frozenset[str]] = frozenset()
     """Request fields that this kind does not support."""
     wanted: ClassVar[str]
-    """The files of its repository's top folder, for people."""
+    """A description of the files in its repository's top folder, for messages."""
     wanted_deep: ClassVar[str] = ""
-    """The files of its other layout, if any."""
+    """A description of its other layout, if any."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of files found only in folders of this kind; each is present at least once."""
     own_settings: ClassVar[tuple[str, ...]] = ()
-    """Keys of `model_metadata` that only engines of this kind have, with dots between sections."""
+    """Keys of `model_metadata` for this kind of engine only, with dots between sections."""
     own_repository: ClassVar[str] = ""
-    """The `engine_repository` that `own_settings` need, in an error about them."""
+    """A description of the `engine_repository` that `own_settings` require, for errors."""
     uses_gpus: ClassVar[bool] = False
     fixed_split: ClassVar[bool] = False
-    """True if its parallelism is its own and not the settings'."""
+    """True if the engine fixes its parallelism, not the settings."""
     requirements: ClassVar[tuple[str, ...]] = ()
     """Python packages that Truss's process needs to serve it."""
     wheels: ClassVar[tuple[str, ...]] = ()
@@ -162,20 +162,19 @@ class Engine(ABC):
     in_python_of_runtime: ClassVar[bool] = False
     """True if its backend imports `tensorrt_llm`."""
     call_share: ClassVar[float] = 7 / 8
-    """The share of the batch that calls with several answers have while others run: it leaves some
-    room for those."""
+    """Share of the batch available to calls with several choices while other calls run."""
     counts_guides: ClassVar[bool] = False
-    """True if a guided request passes it the size of the compiled guide."""
+    """True if guided requests must include the size of the compiled guide."""
     rounds_by_rows: ClassVar[bool] = False
-    """True if the rows of a step change its rounding, and keeping it the same costs time."""
+    """True if the number of rows in a step changes rounding, and keeping it constant costs time."""
     guides_set_the_end: ClassVar[bool] = False
-    """True if it refuses `min_tokens` beside a guide."""
+    """True if it refuses `min_tokens` with a guide."""
     huge_pages: ClassVar[bool] = False
     """True if huge pages speed it up: a CPU reads all weights for each token."""
     scores_beams: ClassVar[bool] = True
-    """True if alternatives of a token, if it returns any, are there for beams too."""
+    """True if alternatives of a token, if returned at all, are returned in beam search too."""
     spawns_ranks: ClassVar[bool] = False
-    """True if its backend starts the ranks itself, by MPI."""
+    """True if its backend starts the ranks itself, with MPI."""
 
     max_sequence_tokens: int
     max_input_tokens: int
@@ -193,18 +192,18 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def locate(cls, sizes: Mapping[str, int]) -> Placement | None:
-        """Find an engine of this kind in a repository; None without one.
+        """Find an engine of this kind in a repository; return None if there is none.
 
         Args:
-            sizes: bytes of every file by its path below the repository, ``/`` between folders.
+            sizes: size in bytes of every file, by path below the repository, ``/`` between folders.
 
         Raises:
-            ArtifactError: there are several, or an incomplete one.
+            ArtifactError: there are several engines, or an incomplete one.
         """
 
     @classmethod
     def described_by(cls, sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the JSON files of a folder that describe its engine, present or not."""
+        """Return the JSON files in a folder that describe its engine, whether present or not."""
         return (CONFIG_FILE,)
 
     @classmethod
@@ -213,16 +212,16 @@ class Engine(ABC):
         """Describe the engine of a folder.
 
         Args:
-            sizes: bytes of every file by its path below the folder.
-            contents: the parsed files of `described_by` by name, those that are there.
+            sizes: size in bytes of every file, by path below the folder.
+            contents: the parsed files of `described_by` that exist, by name.
 
         Raises:
-            ArtifactError: they describe no engine.
+            ArtifactError: the files do not describe an engine.
         """
 
     @classmethod
     def describe_folder(cls, folder: Path, sizes: Mapping[str, int]) -> Engine:
-        """Describe the engine of a folder on this machine, with all its files.
+        """Describe the engine in a local folder, with all its files.
 
         Raises:
             ArtifactError: as in `describe`.
@@ -235,32 +234,34 @@ class Engine(ABC):
 
     @property
     def is_described(self) -> bool:
-        """False if its limits are unknown until its weights are here."""
+        """False if its limits are unknown until its weights are downloaded."""
         return True
 
     @classmethod
     def check_settings(cls, settings: Settings, version: str | None) -> None:
-        """Check the values of `own_settings`, of which one is set.
+        """Check the values of `own_settings`; called if at least one is set.
 
         Args:
-            version: TensorRT-LLM's; None if unknown.
+            version: version of TensorRT-LLM; None if unknown.
 
         Raises:
-            SettingsError: a value is wrong, or of another version; its ``param`` names it.
+            SettingsError: a value is wrong, or not available in the version; its ``param`` names
+                it.
         """
         return
 
     def stated_settings(self) -> Iterator[tuple[str, object, str]]:
-        """Yield settings that a new config.yaml states, once `with_settings` has been applied.
+        """Yield settings that a new config.yaml should contain, after `with_settings` was applied.
 
         Yields:
-            A key below `model_metadata`, with dots between sections; its value; a remark on it.
+            Each item is a key below `model_metadata`, with dots between sections, its value and a
+                remark.
         """
         yield from ()
 
     @classmethod
     def settings_schema(cls) -> Mapping[str, Any]:
-        """Return the JSON schemas of those of `own_settings` that `Settings` leaves open."""
+        """Return the JSON schemas of the `own_settings` that `Settings` leaves open."""
         return {}
 
     def with_settings(
@@ -270,11 +271,11 @@ class Engine(ABC):
         adapters: Sequence[Adapter] = (),
         gpu: ComputeCapability | None = None,
     ) -> Engine:
-        """Complete the limits by the settings.
+        """Apply the settings to the limits.
 
         Args:
-            version: TensorRT-LLM's; None if unknown.
-            adapters: those of `lora_adapters`.
+            version: version of TensorRT-LLM; None if unknown.
+            adapters: adapters of `lora_adapters`.
 
         Raises:
             SettingsError: a setting contradicts another.
@@ -290,7 +291,7 @@ class Engine(ABC):
         """Open the repositories of `lora_adapters` and check each adapter and the disk.
 
         Raises:
-            ArtifactError: a repository is unreadable or holds no adapter that can be applied.
+            ArtifactError: a repository is unreadable or has no adapter that can be applied.
         """
         return ()
 
@@ -298,12 +299,12 @@ class Engine(ABC):
     def needed_files(
         self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
     ) -> set[str]:
-        """Return the files that serving needs beside `config.json`, present or not.
+        """Return the files needed for serving besides `config.json`, whether present or not.
 
         Args:
-            sizes: bytes of every file by its path below the engine's folder.
+            sizes: size in bytes of every file, by path below the engine's folder.
             with_code: include Python files (`trust_remote_code`).
-            ranks: those of this host; None for all.
+            ranks: ranks on this host; None for all.
         """
 
     def check_manifest(self, manifest: Manifest) -> None:
@@ -318,12 +319,12 @@ class Engine(ABC):
 
     @abstractmethod
     def check(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
-        """Yield what does not fit, the most basic first."""
+        """Yield mismatches, the most basic first."""
 
     def check_parameters(self, runtime: RuntimeOptions, host: HostInfo) -> Iterator[Diagnostic]:
-        """Yield an error if `runtime` does not fit the engine's version, and what has no effect.
+        """Yield errors for `runtime` keys of other versions, and warnings for keys without effect.
 
-        Where the version here is known, that was compared when config.yaml was read.
+        If the installed version is known, this was checked when config.yaml was read.
         """
         version = host.version_for(self.built_version)
         if host.known_version is None:
@@ -349,14 +350,14 @@ class Engine(ABC):
 
     @property
     def built_version(self) -> str | None:
-        """The TensorRT-LLM that built it, on which alone it runs; None if there is none."""
+        """The TensorRT-LLM version that built it, the only one it runs on; None if not built."""
         return None
 
     # Ranks and hosts
 
     @property
     def world_size(self) -> int:
-        """Ranks, one GPU each; 1 for a CPU engine."""
+        """Number of ranks, one GPU each; 1 for a CPU engine."""
         return self.tensor_parallelism * self.pipeline_parallelism
 
     @property
@@ -365,44 +366,44 @@ class Engine(ABC):
 
     @property
     def server_ranks(self) -> int:
-        """Triton processes on one host."""
+        """Number of Triton processes on one host."""
         return 1 if self.spawns_ranks else self.world_size
 
     def ranks_opened_by(self, index: int) -> tuple[int, ...] | None:
-        """Return the ranks whose files a process of a launcher's job opens; None for all."""
+        """Return the ranks whose files one process of a launcher's job opens; None for all."""
         return None
 
     def rank_launcher(self, environ: Mapping[str, str]) -> RankLauncher | None:
         """Return the program that runs each rank of a launcher's job; None if Triton is the rank.
 
         Raises:
-            TritonError: it is not installed.
+            TritonError: the program is not installed.
         """
         return None
 
     def held_for(self, ranks: Collection[int]) -> Engine:
-        """Return the description for a process that holds the files of some ranks only."""
+        """Return the description for a process that has the files of some ranks only."""
         return self
 
     def ranks_need_tokenizer(self, settings: Settings) -> bool:
-        """Return True if every rank reads the tokenizer, not only the one that serves."""
+        """Return True if every rank reads the tokenizer, not only the serving one."""
         return True
 
     # Capacity and admission
 
     @property
     def largest_rank_bytes(self) -> int | None:
-        """Bytes of the weights of the rank that has most; None if they use no GPU."""
+        """Weight bytes of the rank with the most; None if they use no GPU."""
         return None
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of a GPU that neither weights nor the KV cache have, as far as they are known."""
+        """Known GPU memory in bytes that neither weights nor the KV cache use."""
         return 0
 
     @property
     def late_bytes(self) -> int:
-        """Bytes of a GPU that are taken only once the KV cache was sized: copies of adapters."""
+        """GPU memory in bytes that is allocated only after the KV cache: copies of adapters."""
         return 0
 
     @property
@@ -412,16 +413,16 @@ class Engine(ABC):
 
     @property
     def cache_block_tokens(self) -> int:
-        """Return the tokens of one block of the KV cache."""
+        """Return the number of tokens in one block of the KV cache."""
         shape = self.cache_shape
-        assert shape is not None, "a kind without a GPU has its own"
+        assert shape is not None, "kinds without a GPU override this"
         return shape.block_tokens
 
     def reporting_kv_events(self, address: Path) -> Engine:
-        """Return it with events of its KV cache, which a Unix socket gets.
+        """Return the engine with KV cache events sent to a Unix socket.
 
         Raises:
-            SettingsError: it reports none.
+            SettingsError: it cannot report events.
         """
         raise SettingsError(f"{self.named} reports no KV events. {NO_EVENTS}")
 
@@ -429,11 +430,11 @@ class Engine(ABC):
         return CacheSettings.from_runtime(runtime)
 
     def kv_cache_tokens(self, settings: Settings, capacity: Capacity | None) -> int | None:
-        """Return the tokens that the KV cache of one scheduler holds; None if unknown.
+        """Return how many tokens the KV cache of one scheduler holds; None if unknown.
 
         Args:
             settings: `runtime` may limit them.
-            capacity: the engine's on these GPUs; None if unknown.
+            capacity: the engine's capacity on these GPUs; None if unknown.
         """
         if capacity is not None:
             return capacity.tokens
@@ -441,14 +442,14 @@ class Engine(ABC):
 
     @abstractmethod
     def overcommits(self, settings: Settings) -> bool:
-        """Return True if it admits more requests than its KV cache holds, and pauses some."""
+        """Return True if it admits more requests than fit into its KV cache, and pauses some."""
 
     def instance_count(self, settings: Settings) -> int:
-        """Return the copies in one server; they share its GPU.
+        """Return the number of copies in one server; they share its GPU.
 
         Raises:
-            SettingsError: several copies of an engine of several ranks, or `gpu_device_ids` without
-                one GPU for each rank.
+            SettingsError: several copies of a multi-rank engine, or `gpu_device_ids` without one
+                GPU per rank.
         """
         wanted = settings.runtime.instance_count or 1
         if wanted > 1 and self.world_size > 1:
@@ -467,19 +468,19 @@ class Engine(ABC):
         return wanted
 
     def scheduler_count(self, settings: Settings) -> int:
-        """Return the batches that run side by side, each with a KV cache of its own."""
+        """Return the number of batches that run side by side, each with its own KV cache."""
         return self.instance_count(settings)
 
     # Limits of requests
 
     def batch_size(self, settings: Settings) -> int:
-        """Return the requests that one scheduler runs concurrently."""
+        """Return the number of requests that one scheduler runs concurrently."""
         return settings.runtime.max_batch_size or self.max_batch_size
 
     def beam_limit(self, settings: Settings) -> int:
-        """Return the limit of a request's beams: the engine's unless `runtime` lowers it.
+        """Return the maximum beams per request: the engine's unless `runtime` lowers it.
 
-        Where all requests have the same number it is 1 unless set.
+        Defaults to 1 if all requests must have the same number.
         """
         default = 1 if self.one_beam_width else self.max_beam_width
         return settings.runtime.max_beam_width or default
@@ -494,7 +495,7 @@ class Engine(ABC):
         return self.beam_limit(settings) if self.one_beam_width else 1
 
     def max_stream_tokens(self, runtime: RuntimeOptions) -> int | None:
-        """Return the limit of a stream's prompt and answer together, if its scheduler sets one."""
+        """Return the limit of prompt and output of a stream, if its scheduler sets one."""
         return None
 
     @property
@@ -503,37 +504,39 @@ class Engine(ABC):
 
     @property
     def biased_tokens(self) -> int:
-        """Size of the vocabulary whose logits can be biased; 0 if none can."""
+        """Vocabulary size whose logits can be biased; 0 if none can."""
         return 0
 
     @property
     def reports_top_log_probs(self) -> bool:
-        """True if it returns alternatives of a token."""
+        """True if it returns a token's alternatives."""
         return False
 
     @property
     def reports_prompt_log_probs(self) -> bool:
-        """True if it returns log probabilities of the prompt's tokens."""
+        """True if it returns log probabilities of prompt tokens."""
         return False
 
     @property
     def logits_vocabulary(self) -> int:
-        """Size of the vocabulary if it returns both as logits; 0 if as log probabilities."""
+        """Vocabulary size if it returns both as logits; 0 if as log probabilities."""
         return 0
 
     @property
     def takes_trace_headers(self) -> bool:
-        """True if it exports spans of its own below the caller's `traceparent`."""
+        """True if it exports its own spans below the caller's `traceparent`."""
         return False
 
     def refuses(self, version: str | None) -> frozenset[str]:
-        """Return names of fields of requests that it refuses in a TensorRT-LLM release."""
+        """Return the names of request fields that it refuses in a TensorRT-LLM release."""
         return self.refused_fields
 
     def why_refused(self, field: str) -> str | None:
-        """Return the error about a field of requests without its name; None for one that is sent.
+        """Return the error about a request field, without the field's name.
 
-        The engine may still refuse what is sent.
+        None if the field is sent.
+
+        The engine may still refuse a field that is sent.
         """
         if field in self.refused_fields:
             return f"is not supported by {self.answering}; leave it out."
@@ -550,10 +553,10 @@ class Engine(ABC):
         return settings.runtime.guided_decoding_backend
 
     def lacks_guides(self, version: str | None) -> str:
-        """Return why guided decoding cannot be turned on; empty if it can, or needs no setting.
+        """Return why guided decoding cannot be enabled; empty if it can, or needs no setting.
 
         Args:
-            version: TensorRT-LLM's; None if unknown.
+            version: version of TensorRT-LLM; None if unknown.
 
         Returns:
             The end of a sentence about guided decoding.
@@ -565,10 +568,10 @@ class Engine(ABC):
         return self.guided_decoding_backend(settings) is not None
 
     def guide_check(self, tokenizer_info: Path | None) -> Sequence[str] | None:
-        """Return the arguments of Python for the program that checks guides; None without guides.
+        """Return the Python arguments of the program that checks guides; None without guides.
 
         Args:
-            tokenizer_info: the file of `xgrammar_tokenizer_info_path`; None where it is not read.
+            tokenizer_info: the file of `xgrammar_tokenizer_info_path`; None if it is not read.
         """
         return None if tokenizer_info is None else ["-m", _GUIDE_CHECK, str(tokenizer_info)]
 
@@ -587,14 +590,14 @@ class Engine(ABC):
         """Return the engine's part of the model's ``config.pbtxt``.
 
         Args:
-            version: of TensorRT-LLM, which decides the names of parameters.
+            version: version of TensorRT-LLM, which determines the names of parameters.
             tokenizer_info: the vocabulary for guides; None without guides.
             adapters: folders of LoRA adapters by name, numbered from 1.
         """
 
     @property
     def extra_start_s(self) -> float:
-        """Seconds that its start may take beyond `serving.start_timeout_s`."""
+        """Seconds that its start may take in addition to `serving.start_timeout_s`."""
         return 0.0
 
     # The image
@@ -604,17 +607,17 @@ class Engine(ABC):
         """Choose the newest image that serves the engine.
 
         Args:
-            given: an image's name, which is taken as it is.
+            given: an image's name, used as it is.
 
         Raises:
-            SettingsError: no image fits, or `given` does not name one.
+            SettingsError: no image matches, or `given` is not an image's name.
         """
 
     @property
     def built_for(self) -> ComputeCapability | None:
-        """The compute capability of the GPUs that it runs on; None for any."""
+        """Compute capability of the GPUs it runs on; None for any."""
         return None if self.target_gpu is None else self.target_gpu.compute_capability
 
     def notes_about_gpu(self, accelerator: str) -> list[str]:
-        """Return sentences about an accelerator that `init` chose."""
+        """Return sentences about the accelerator that `init` chose."""
         return []

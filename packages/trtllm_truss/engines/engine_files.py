@@ -14,16 +14,16 @@ CONFIG_FILE = "config.json"
 WEIGHTS_SUFFIX = ".safetensors"
 MAX_LAYERS = 4096
 MAX_VOCABULARY = 1 << 22
-"""Limits of the numbers whose size decides the length of a list."""
+"""Upper limits for numbers that determine the length of a list."""
 
 PluginFlag = Annotated[bool, BeforeValidator(lambda value: value is not False)]
-"""True for a plugin that is built in: its value is then a type such as ``float16``."""
+"""True for a built-in plugin, whose value is then a type such as ``float16``."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int], suffixes: tuple[str, ...]) -> None:
-    """Raise ArtifactError if a file of the top folder is a pointer of Git LFS."""
+    """Raise ArtifactError if a file in the top folder is a Git LFS pointer."""
     for name in sizes:
         if "/" not in name and name.endswith(suffixes):
             with (folder / name).open("rb") as file:

@@ -1,4 +1,4 @@
-"""An engine on GPUs, and its comparison with those of config.yaml and of this machine."""
+"""Engines on GPUs, and their comparison with the GPUs of config.yaml and of this machine."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ from trtllm_truss.settings.model import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class GpuEngine(Engine):
-    """An engine on GPUs, in TensorRT-LLM."""
+    """An engine on GPUs, run by TensorRT-LLM."""
 
     uses_gpus = True
     made: ClassVar[str]
-    """The verb of what fixed its number of GPUs, after "the engine"."""
+    """The verb after "the engine" that tells what fixed its number of GPUs."""
     remake: ClassVar[str]
     """The imperative of that verb."""
     other_format: ClassVar[str]
-    """The remedy for a number format that a GPU lacks, in the imperative."""
+    """The remedy for a number format that a GPU does not support, in the imperative."""
 
     @property
     @abstractmethod
     def number_formats(self) -> Quantization:
-        """Its quantization in TensorRT-LLM's names."""
+        """Its quantization by TensorRT-LLM's names."""
 
     def minimum_capabilities(self) -> Iterator[tuple[str, ComputeCapability]]:
-        """Yield further needs of the model: the subject of a sentence, and a compute capability."""
+        """Yield further requirements: the subject of a sentence and a compute capability."""
         yield from ()
 
     def image_to_run(self, given: str | None) -> str:
-        """Name an image that runs the engine, for messages.
+        """Return an image that runs the engine, for messages.
 
         Args:
-            given: `base_image.image`, taken if it may hold the engine's release.
+            given: `base_image.image`, used if it may contain the engine's release.
         """
         built = self.built_version
         if given and (built is None or version_in(given) in (None, built)):
@@ -71,7 +71,7 @@ class GpuEngine(Engine):
         return str(newest_image().image) if built is None else image_for(built).image.name
 
     def check_nodes(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
-        """Yield mismatches of the ranks with several hosts."""
+        """Yield mismatches between the ranks and several hosts."""
         nodes, ranks = settings.node_count, self.world_size
         if nodes == 1:
             return
@@ -92,7 +92,7 @@ class GpuEngine(Engine):
             )
 
     def check_container(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
-        """Yield mismatches with the image of config.yaml and with the GPUs."""
+        """Yield mismatches with config.yaml's image and with the GPUs."""
         yield from _check_image(host, in_runtime=self.in_python_of_runtime)
         yield from _unknown_quantization(self.number_formats)
         yield from _check_gpus(self, host, settings.node_count)
@@ -149,8 +149,8 @@ def _request(
         hint = f"did you mean {fitting if meant else 'one of ' + ', '.join(ACCELERATORS)}"
         yield warning(
             "accelerator_unknown",
-            f"config.yaml: resources.{key} names {request.name}, which this release does "
-            f"not know, so nothing is compared with it; {hint}?",
+            f"config.yaml: resources.{key} names {request.name}, which this release does not "
+            f"know, so nothing is compared with it; {hint}?",
         )
 
 
@@ -236,7 +236,7 @@ def _dotted(capability: ComputeCapability) -> str:
 
 
 def _check_image(host: HostInfo, *, in_runtime: bool) -> Iterator[Diagnostic]:
-    """Yield at most one diagnostic each for driver and Python of config.yaml's image.
+    """Yield at most one diagnostic each for the driver and the Python of config.yaml's image.
 
     Args:
         in_runtime: Triton's Python models of this engine run in TensorRT-LLM's Python.

@@ -1,8 +1,9 @@
 """GPU models: memory, compute capability, names at Baseten.
 
-``resources.accelerator`` in config.yaml can name the GPUs. Names: the ``Accelerator`` enum of Truss
-(``truss/base/truss_config.py``). Memory: NVIDIA's data sheets, in GB of 10⁹ bytes, never more than
-the driver reports. Compute capability: https://developer.nvidia.com/cuda-gpus.
+``resources.accelerator`` in config.yaml can name the GPUs. Source of the names: the ``Accelerator``
+enum of Truss (``truss/base/truss_config.py``). Source of the memory: NVIDIA's data sheets, in GB of
+10⁹ bytes, never more than the driver reports. Source of the compute capability:
+https://developer.nvidia.com/cuda-gpus.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Gpu:
 
     Attributes:
         name: as ``nvidia-smi`` prints it, such as ``NVIDIA H100 80GB HBM3``.
-        total_bytes: its memory.
-        free_bytes: memory that no process uses at this moment.
+        total_bytes: total memory.
+        free_bytes: memory currently unused by any process.
         compute_capability: major and minor, ``(9, 0)`` for Hopper.
-        driver_version: of the machine, such as ``575.57.08``.
+        driver_version: driver of the machine, such as ``575.57.08``.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Accelerator:
     """One kind of GPU.
 
     Attributes:
-        name: as config.yaml spells it.
+        name: as spelled in config.yaml.
         model: the word of NVML's GPU name that identifies it.
         memory_bytes: memory of one GPU.
         compute_capability: major and minor.
@@ -77,7 +78,7 @@ ACCELERATORS: dict[str, Accelerator] = {
         _row("L4", 24, (8, 9)),
         _row("L40S", 48, (8, 9)),
         _row("H100", 80, (9, 0)),
-        _row("H100_40GB", 40, (9, 0), "H100"),  # half of one, cut by MIG
+        _row("H100_40GB", 40, (9, 0), "H100"),  # half of one GPU, split by MIG
         _row("H200", 141, (9, 0)),
         _row("B200", 180, (10, 0)),
         _row("B300", 288, (10, 3)),
@@ -96,7 +97,7 @@ _OTHER_GPUS: dict[str, ComputeCapability] = {
 
 
 def find_capability(gpu_name: str) -> ComputeCapability | None:
-    """Look up the compute capability of a GPU by any name: ``A100-SXM-80GB``, ``NVIDIA L4``."""
+    """Look up a GPU's compute capability by any name: ``A100-SXM-80GB``, ``NVIDIA L4``."""
     words = gpu_name.replace("-", " ")
     rows = {row.model: row.compute_capability for row in ACCELERATORS.values()} | _OTHER_GPUS
     found = [model for model in rows if re.search(rf"\b{model}\b", words, re.IGNORECASE)]
@@ -121,7 +122,7 @@ class AcceleratorRequest:
 def accelerator_of(instance_type: str) -> str | None:
     """Return the GPUs of ``resources.instance_type`` as an accelerator; None for a CPU instance.
 
-    ``L4:4x16`` has one GPU, 4 cores and 16 GiB; ``A100:4x48x576`` has four; so has ``H100:4``.
+    ``L4:4x16`` has one GPU, 4 cores and 16 GiB; ``A100:4x48x576`` and ``H100:4`` have four GPUs.
 
     Source: docs.baseten.co/deployment/resources, and basetenlabs/baseten-skills,
     references/truss-config.md (0a2fc92).
@@ -134,7 +135,7 @@ def accelerator_of(instance_type: str) -> str | None:
 
 
 def accelerator_text(value: object) -> str | None:
-    """Return ``resources.accelerator`` as text: Truss reads a mapping of its two parts too.
+    """Return ``resources.accelerator`` as text; Truss also reads a mapping of its two parts.
 
     Source: AcceleratorSpec in truss/base/truss_config.py, 0.18.35.
     """
@@ -145,8 +146,8 @@ def accelerator_text(value: object) -> str | None:
 
 
 def meant_accelerator(name: str) -> str | None:
-    """Return the nearest of Truss's names to another one: ``H100`` for ``h100x2``."""
-    plain = re.sub(r"([-_ ]80GB)?(X\d+)?(:.*)?$", "", name.upper().strip())  # A100 is that of 80 GB
+    """Return Truss's name closest to another one: ``H100`` for ``h100x2``."""
+    plain = re.sub(r"([-_ ]80GB)?(X\d+)?(:.*)?$", "", name.upper().strip())  # A100 has 80 GB
     close = get_close_matches(plain, ACCELERATORS, n=1, cutoff=0.5)
     return close[0] if close else None
 

@@ -1,4 +1,4 @@
-"""The host of an engine, as plain data; `machine.describe` finds this one's."""
+"""The host of an engine, as plain data; `machine.describe` reads this machine's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_truss.engines.images import PINNED_VERSION, version_in
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """GPUs, CUDA, image and runtime of the host that runs an engine; None is "unknown".
+    """GPUs, CUDA, image and runtime of the host that runs an engine; None means unknown.
 
     Attributes:
         accelerator: ``resources.accelerator`` of config.yaml, such as ``H100:2``.
@@ -26,9 +26,9 @@ class HostInfo:
         gpus: the visible GPUs.
         runtime_version: the installed version of TensorRT-LLM.
         python: ``base_image.python_executable_path`` of config.yaml.
-        cuda_version: of the CUDA toolkit installed here.
-        driver_fits: whether that toolkit runs on the driver, in any compatibility mode.
-        accelerator_key: the key of ``resources`` that named the accelerator.
+        cuda_version: version of the CUDA toolkit installed here.
+        driver_fits: the driver supports that toolkit, in any compatibility mode.
+        accelerator_key: the key of ``resources`` that specifies the accelerator.
     """
 
     accelerator: str | None = None
@@ -43,12 +43,12 @@ class HostInfo:
 
     @property
     def known_version(self) -> str | None:
-        """The TensorRT-LLM version here; None if neither the runtime nor the image reveals it."""
+        """The TensorRT-LLM version here; None if neither runtime nor image reveals it."""
         return self.runtime_version or (version_in(self.image) if self.image else None)
 
     @property
     def capability(self) -> ComputeCapability | None:
-        """The compute capability of the GPUs here, or of config.yaml's; None if unknown."""
+        """The compute capability of the GPUs here, or in config.yaml; None if unknown."""
         if self.gpus:
             return self.gpus[0].compute_capability
         requested = parse_accelerator(self.accelerator or "")
@@ -59,17 +59,16 @@ class HostInfo:
         """Choose the TensorRT-LLM version whose tensors and parameters are rendered.
 
         Args:
-            built: the version that built the engine, which runs on no other; None for an engine of
-                another kind.
+            built: the version that built the engine, the only one it runs on; None for other kinds.
         """
         return self.known_version or built or PINNED_VERSION
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], here: HostInfo | None = None) -> HostInfo:
-        """Take the platform's keys from a parsed config.yaml; Truss checks their types.
+        """Read the platform's keys from a parsed config.yaml; Truss checks their types.
 
         Args:
-            here: the rest; default: all of it is unknown.
+            here: the other values; unknown by default.
         """
         accelerator = accelerator_text(_value(config, "resources", "accelerator"))
         if instance_type := _text(config, "resources", "instance_type"):

@@ -1,4 +1,4 @@
-"""NVIDIA's Triton images: the release of TensorRT-LLM in each, the driver that it needs."""
+"""NVIDIA's Triton images: the TensorRT-LLM release in each, and the driver it needs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Image:
 
     @property
     def environment(self) -> str | None:
-        """The virtual environment with TensorRT-LLM; None where the system's Python has it."""
+        """The virtual environment with TensorRT-LLM; None if the system's Python has it."""
         return IMAGE_ENVIRONMENT if self.has_environment else None
 
     @property
@@ -55,8 +55,8 @@ class Image:
         """The Python for `base_image.python_executable_path`.
 
         Truss installs its server's packages into that Python, numpy below 2 among them. In the
-        virtual environment they would replace those of TensorRT-LLM, so it is never named;
-        `machine.runtime` finds the environment for the processes that need TensorRT-LLM.
+        virtual environment they would overwrite TensorRT-LLM's packages, so that environment is
+        never used; `machine.runtime` finds it for the processes that need TensorRT-LLM.
         """
         return SYSTEM_PYTHON
 
@@ -91,11 +91,11 @@ class MinimumDriver:
 
 @dataclass(frozen=True, slots=True)
 class ImageChoice:
-    """The image for an engine.
+    """The image chosen for an engine.
 
     Attributes:
         image: the best match.
-        exact: True if it has exactly the engine's version.
+        exact: True if its version is exactly the engine's.
     """
 
     image: Image
@@ -118,12 +118,12 @@ def minimum_driver(cuda: str) -> Release | None:
 
 
 def image_for(version: str) -> ImageChoice:
-    """Choose the newest image with exactly an engine's TensorRT-LLM version, or else the nearest.
+    """Choose the newest image with exactly an engine's TensorRT-LLM version, or the nearest one.
 
-    Of the images of one release, only those with its own TensorRT count.
+    Of a release's images, only those with its own TensorRT count.
 
-    Nearest is an image of the same numbers (``0.12.0`` for ``0.12.0.dev2024080600``), then the
-    newest one below, then the oldest of all.
+    The nearest one is an image with the same numbers (``0.12.0`` for ``0.12.0.dev2024080600``),
+    then the newest one below, then the oldest of all.
     """
     wanted = release(version)
     images = [image for image in IMAGES if image.loads_engines]
@@ -155,12 +155,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 @dataclass(frozen=True, slots=True)
 class BaseImage:
-    """The base of a container.
+    """The base image of a container.
 
     Attributes:
-        image: `base_image.image`; None is Truss's own.
-        reason: why this image, as a sentence.
-        python: `python_version` of config.yaml, such as ``py312``.
+        image: `base_image.image`; None for Truss's own image.
+        reason: why this image was chosen, as a sentence.
+        python: `python_version` in config.yaml, such as ``py312``.
         executable: `python_executable_path`; None for Truss's own image.
     """
 
@@ -186,17 +186,17 @@ def known_image(image: Image, reason: str) -> BaseImage:
 
 
 def given_image(name: str) -> BaseImage:
-    """Return the image that the user names.
+    """Return the image that the user specified.
 
     Raises:
-        SettingsError: it is no image's name.
+        SettingsError: it is not an image's name.
     """
     if not _NAME.fullmatch(name):
         raise SettingsError(f"--image is {name!r}; name an image such as {PINNED_IMAGE.name}.")
     known = find_image(name)
     nearest = known or PINNED_IMAGE
     version = f"; it has TensorRT-LLM {known.tensorrt_llm}" if known else ""
-    reason = f"named by --image{version}."
+    reason = f"specified by --image{version}."
     return BaseImage(name, reason, _python(nearest), nearest.python_executable_path)
 
 
@@ -208,10 +208,10 @@ def newest_image() -> BaseImage:
 
 
 def builder_image(given: str | None) -> BaseImage:
-    """Return the image of an engine that the Truss builds.
+    """Return the image for an engine that the Truss builds.
 
     Raises:
-        SettingsError: `given` is no image's name.
+        SettingsError: `given` is not an image's name.
     """
     if given is not None:
         return given_image(given)

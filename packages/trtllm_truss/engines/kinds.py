@@ -1,7 +1,7 @@
-"""The kinds of engines: recognition, inspection of a folder or its listing, and compatibility.
+"""The kinds of engines: how they are recognized, inspected and checked for compatibility.
 
-Settings, engine, image, GPUs and runtime are compared before a start, by a pure function; unknown
-facts are not compared.
+A pure function compares settings, engine, image, GPUs and runtime before a start; unknown facts are
+not compared.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FOLDERS = (
     "cpu",
     "checkpoint",
 )
-"""The folders beside this module, in the order of recognition."""
+"""Engine kinds, in the order in which they are tried."""
 
 _BACKENDS = Path(__file__).resolve().parents[2] / "trtllm_backends"
-"""The package beside this one: its folders for Triton, and what they share."""
+"""The package next to this one, with Triton's backends and their shared code."""
 
 KINDS: tuple[type[Engine], ...] = tuple(
     import_module(f"trtllm_truss.engines.{folder}.engine").KIND for folder in _FOLDERS
@@ -61,10 +61,10 @@ def own_backends() -> dict[str, Path]:
 
 
 def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:
-    """Locate the engine of a repository and determine its kind.
+    """Locate the engine in a repository and determine its kind.
 
     Args:
-        sizes: bytes of every file by its path below the repository, ``/`` between folders.
+        sizes: size in bytes of every file, by path below the repository, ``/`` between folders.
 
     Raises:
         ArtifactError: the repository has no engine, several engines, or an incomplete one.
@@ -93,13 +93,13 @@ def _refuse_empty(sizes: Mapping[str, int], suffixes: tuple[str, ...]) -> None:
 
 
 def check_settings(settings: Settings, version: str | None) -> None:
-    """Check what only kinds of engines know of the settings.
+    """Check settings that only some kinds of engines have.
 
     Args:
-        version: the TensorRT-LLM that must know the keys of `runtime`; None if unknown.
+        version: TensorRT-LLM version that must support the keys of `runtime`; None if unknown.
 
     Raises:
-        SettingsError: a value is wrong, or of another version; its ``param`` names it.
+        SettingsError: a value is wrong, or not available in the version; its ``param`` names it.
     """
     for kind in KINDS:
         if _own_setting(kind, settings):
@@ -115,7 +115,7 @@ def with_settings(
     adapters: Sequence[Adapter] = (),
     gpu: ComputeCapability | None = None,
 ) -> Engine:
-    """Complete an engine by the settings (`Engine.with_settings`).
+    """Apply the settings to an engine (`Engine.with_settings`).
 
     Raises:
         SettingsError: a setting does not exist for this kind of engine, or contradicts another.
@@ -210,14 +210,14 @@ def inspect_files(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Eng
     """Inspect an engine by its listing and a few small files, before its weights are fetched.
 
     Args:
-        sizes: bytes of every file by its path below the repository.
-        read: returns the contents of one of them.
+        sizes: size in bytes of every file, by path below the repository.
+        read: returns the contents of a file.
 
     Returns:
-        Its description, which may lack the limits (`Engine.is_described`) and then the manifest.
+        The description, which may not have the limits (`Engine.is_described`) and the manifest yet.
 
     Raises:
-        ArtifactError: the files describe no engine.
+        ArtifactError: the files do not describe an engine.
     """
     kind, placement = find_engine(sizes)
     here = placement.sizes(sizes)
@@ -258,7 +258,7 @@ def check_compatibility(settings: Settings, engine: Engine, host: HostInfo) -> l
 
 
 def _request_defaults(settings: Settings, engine: Engine, host: HostInfo) -> Iterator[Diagnostic]:
-    """Find defaults of requests with which each request that leaves the field out is refused."""
+    """Find defaults that the engine refuses, which would fail requests without the field."""
     refused, beams = engine.refuses(host.known_version), engine.beam_limit(settings)
     for row in (*SAMPLING, *OPTIONS):
         for name in {row.name, *row.tensors} & settings.generation.keys():

@@ -1,7 +1,7 @@
 """``engine.manifest.json``: the record of a build, read before its engine is served.
 
-``config.json`` names neither the GPU that an engine was built on nor the contents of its files;
-the builder of this project writes both beside it::
+``config.json`` records neither the GPU of the build nor the contents of the files; this project's
+builder writes both next to it::
 
     {"schema": 1,
      "tensorrt_llm_version": "1.0.0",
@@ -13,7 +13,7 @@ the builder of this project writes both beside it::
      "tokenizer": {"repository": "org/model", "revision": "<commit>"},
      "files": {"rank0.engine": {"bytes": 8030261248, "sha256": "<64 hex digits>"}}}
 
-Every key may be absent; the others are compared with what is found.
+Every key is optional; the ones present are compared with the files and the GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtllm_truss.json_files import JsonObject, Size, Text, json_object, parse_j
 
 MANIFEST_FILE = "engine.manifest.json"
 SCHEMA = 1
-_MAX_BYTES = 2**53  # the largest whole number that every JSON reader keeps
+_MAX_BYTES = 2**53  # the largest integer that every JSON reader preserves
 _CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9])")
 
 
@@ -57,7 +57,7 @@ class TargetGpu(JsonObject):
 
     Attributes:
         name: the GPU's name, as ``nvidia-smi`` prints it.
-        compute_capability: major and minor; the GPU that serves must have the same.
+        compute_capability: major and minor; the serving GPU must have the same.
     """
 
     name: Text
@@ -77,8 +77,8 @@ class Origin(JsonObject):
     """A repository and its revision.
 
     Attributes:
-        repository: as in config.yaml, `org/name` on Hugging Face for the most part.
-        revision: the commit, where the repository has any.
+        repository: as in config.yaml, mostly `org/name` on Hugging Face.
+        revision: the commit, if the repository has any.
     """
 
     repository: Text
@@ -90,7 +90,7 @@ class FileRecord(JsonObject):
 
     Attributes:
         size: bytes.
-        sha256: of its contents, 64 lower-case hex digits.
+        sha256: hash of its contents, 64 lower-case hex digits.
     """
 
     size: int = Field(alias="bytes", ge=0, le=_MAX_BYTES)
@@ -98,16 +98,16 @@ class FileRecord(JsonObject):
 
 
 class Manifest(JsonObject):
-    """The record of a build; None and empty are "not recorded".
+    """The record of a build; None and empty mean not recorded.
 
     Attributes:
-        tensorrt_llm_version: of the builder; None for a CPU engine.
+        tensorrt_llm_version: version of the builder; None for a CPU engine.
         gpu: the GPU it was built on; None for a CPU engine.
         world_size: ranks, one engine file each.
-        build_key: hash of everything that went into the build; equal keys, equal engines.
+        build_key: hash of all inputs of the build; equal keys mean equal engines.
         build_options: the options as the build resolved them.
-        checkpoint: the weights that it was built from.
-        files: every file of the engine repository but the manifest, by its path.
+        checkpoint: the weights it was built from.
+        files: all files of the engine repository except the manifest, by path.
     """
 
     tensorrt_llm_version: Text | None = None
@@ -128,7 +128,7 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
     """Return sizes and hashes of files for `Manifest.files`; reads every byte.
 
     Args:
-        names: paths below it, ``/`` between folders.
+        names: paths below the folder, ``/`` between folders.
     """
     return {
         name: FileRecord(size=(folder / name).stat().st_size, sha256=sha256_of(folder / name))
@@ -137,10 +137,10 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write `engine.manifest.json`, whole or not at all.
+    """Write `engine.manifest.json` atomically.
 
     Returns:
-        The file.
+        The path of the file.
     """
     values = manifest.model_dump(by_alias=True, exclude_defaults=True)
     text = json.dumps({"schema": SCHEMA, **values}, indent=2, ensure_ascii=False) + "\n"

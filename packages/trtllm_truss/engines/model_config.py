@@ -1,8 +1,8 @@
 """Parse a Hugging Face checkpoint's ``config.json``.
 
-Families name the same number differently: GPT-2, GPT-J and Falcon have ``n_layer`` where others
-have ``num_hidden_layers``, ChatGLM has ``num_layers``; models with a vision part keep the language
-model's in ``text_config``. Source: the ``configuration_*.py`` of each architecture in
+Families use different names for the same number: GPT-2, GPT-J and Falcon have ``n_layer`` where
+others have ``num_hidden_layers``, ChatGLM has ``num_layers``; models with a vision part keep the
+language model's in ``text_config``. Source: the ``configuration_*.py`` of each architecture in
 huggingface/transformers, and in checkpoints with custom code.
 """
 
@@ -35,7 +35,7 @@ _LEFT_OUT: dict[str, dict[str, int]] = {
         "max_position_embeddings": 131072,
     },
 }
-"""Fields by ``model_type`` that checkpoints leave to transformers' defaults."""
+"""Fields that checkpoints of a ``model_type`` leave to transformers' defaults."""
 
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
 _HYBRID_ATTENTION = "*"  # of ``hybrid_override_pattern``: M is Mamba, - and E are an MLP
@@ -54,18 +54,18 @@ class Checkpoint:
         inner_size: width of the MLP.
         vocab_size: tokens, padding included.
         positions: maximum context in tokens; None if not given.
-        dtype: of the weights: float16, bfloat16 or float32.
+        dtype: type of the weights: float16, bfloat16 or float32.
         experts: experts per layer; 1 for a dense model.
-        tied_embeddings: whether input embeddings and logits share one table.
+        tied_embeddings: input embeddings and logits share one table.
         rope_scaling: the kind of rotary scaling, if any.
-        quantized_by: the quantization method of the weights, if any.
-        has_code: whether loading it runs custom Python code of the repository.
+        quantized_by: quantization method of the weights, if any.
+        has_code: loading it runs custom Python code of the repository.
         model_type: transformers' name of the configuration.
         quantization: ``quantization_config``, empty without one.
         cache_heads: key/value heads by layer, 0 for a layer without attention.
         recurrent: some layers have a state instead of a KV cache.
         latent_size: numbers that latent attention (MLA) caches per token and layer instead of keys
-            and values; None without it.
+            and values; None for other models.
     """
 
     architecture: str
@@ -149,7 +149,7 @@ def parse_checkpoint(config: object) -> Checkpoint:
 
 
 def _of_language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return all fields of the language model, nested ones and known defaults included."""
+    """Return all fields of the language model, including nested ones and known defaults."""
     sections = [config[name] for name in _NESTED if isinstance(config.get(name), Mapping)]
     nested = sections[0] if sections else {}
     inner = {name: value for name, value in nested.items() if value is not None}
@@ -183,7 +183,7 @@ def _dtype(config: Mapping[str, Any]) -> str:
 def _cache_heads(
     config: Mapping[str, Any], layers: int, heads: int, kv_heads: int
 ) -> tuple[int, ...]:
-    """Return the key/value heads by layer of uniform and of hybrid models.
+    """Return the key/value heads by layer, of uniform and of hybrid models.
 
     Source of the fields: Nemotron-H, Nemotron-NAS, Qwen3-Next and ``layer_types`` of transformers.
     """
@@ -213,7 +213,7 @@ def _latent_size(config: Mapping[str, Any]) -> int | None:
 
 
 def _is_multi_query(config: Mapping[str, Any]) -> bool:
-    """Return Falcon's and StarCoder's `multi_query`, which Falcon's new decoder ignores."""
+    """Return `multi_query` of Falcon and StarCoder, which Falcon's new decoder ignores."""
     return config.get("multi_query") is True and config.get("new_decoder_architecture") is not True
 
 
@@ -225,7 +225,7 @@ def _kind(section: object, *names: str) -> str | None:
 
 
 def _text(value: object) -> str:
-    """Return the beginning of a text, for messages; anything else is empty."""
+    """Return the start of a text, for messages; empty for other types."""
     return value[:_MAX_NAME] if isinstance(value, str) else ""
 
 
@@ -235,7 +235,7 @@ def _whole(
     default: int | None = None,
     most: int = INT32_MAX,
 ) -> int:
-    """Return the first present field as a positive integer."""
+    """Return the first field that is present, as a positive integer."""
     name = next((name for name in names if config.get(name) is not None), None)
     if name is None:
         if default is None:

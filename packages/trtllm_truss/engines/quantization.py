@@ -10,7 +10,10 @@ from trtllm_truss.releases import read_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format that not all GPUs have; `releases/number_formats.toml` explains the columns."""
+    """A number format that not all GPUs support.
+
+    `releases/number_formats.toml` explains the columns.
+    """
 
     name: str
     minimum_capability: ComputeCapability
@@ -30,7 +33,10 @@ class KnownQuantization:
 MINIMUM_CAPABILITY = {
     row.name: row.minimum_capability for row in read_table("number_formats", "formats", Format)
 }
-"""The first compute capability with a format; formats of all GPUs are left out."""
+"""The first compute capability that supports a format.
+
+Formats that all GPUs support are omitted.
+"""
 
 
 QUANTIZATIONS = {
@@ -47,8 +53,9 @@ class Quantization:
 
     Attributes:
         dtype: type of unquantized weights and activations, such as ``float16``.
-        algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None
-            without one. The old schema has only bit flags and yields ``FP8``, ``INT8`` or ``INT4``.
+        algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None for
+            unquantized weights. The old schema has only bit flags and yields ``FP8``, ``INT8`` or
+            ``INT4``.
         kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None for a cache of `dtype`.
     """
 
@@ -58,14 +65,14 @@ class Quantization:
 
 
 def number_formats(quantization: Quantization) -> tuple[str, ...]:
-    """Return the keys of `MINIMUM_CAPABILITY` for an engine, each once."""
+    """Return the engine's keys of `MINIMUM_CAPABILITY`, each once."""
     names = (quantization.dtype, quantization.algorithm or "", quantization.kv_cache or "")
     formats = (QUANTIZATIONS[name].format for name in names if name in QUANTIZATIONS)
     return tuple(dict.fromkeys(filter(None, formats)))
 
 
 def bits(dtype: str) -> float:
-    """Return the bits of a number of a type; 16 for an unknown one."""
+    """Return the size in bits of a number of a type; 16 for an unknown type."""
     known = QUANTIZATIONS.get(dtype)
     return known.cache_bits if known is not None and known.cache_bits else _UNKNOWN_BITS
 

@@ -1,10 +1,11 @@
-"""Scheduling of an executor: its limits as parameters.
+"""Scheduling of an executor and its limits, as parameters.
 
-The CPU engine shares the parameters of the executor of NVIDIA's backend. Source of its scheduling,
-in NVIDIA/TensorRT-LLM: ``fetchNewRequests`` of ``cpp/tensorrt_llm/executor/executorImpl.cpp``
-refuses a stream that it may evict and cannot restart (read near 0.19 and near 1.1; 0.12 to 0.18 are
-closed source). Up to 0.11 the backend itself replaces the policy (``model_instance_state.cc`` in
-triton-inference-server/tensorrtllm_backend, v0.8.0:164 and v0.11.0:274).
+The CPU engine uses the same parameters as the executor of NVIDIA's backend. Source of its
+scheduling, in NVIDIA/TensorRT-LLM: ``fetchNewRequests`` of
+``cpp/tensorrt_llm/executor/executorImpl.cpp`` refuses a stream that it may evict and cannot restart
+(read near 0.19 and near 1.1; 0.12 to 0.18 are closed source). Up to 0.11 the backend itself
+replaces the policy (``model_instance_state.cc`` in triton-inference-server/tensorrtllm_backend,
+v0.8.0:164 and v0.11.0:274).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Scheduling:
     """Scheduling of requests by the engine's executor.
 
     Attributes:
-        policy: `max_utilization` pauses requests when the KV cache is full;
-            `guaranteed_no_evict` starts only requests that are sure to finish.
-        chunked_context: long prompts are read in chunks.
+        policy: `max_utilization` pauses requests when the KV cache is full; `guaranteed_no_evict`
+            only starts requests that are sure to finish.
+        chunked_context: long prompts are processed in chunks.
     """
 
     policy: str
@@ -49,11 +50,11 @@ def has_encoder(runtime: RuntimeOptions) -> bool:
 def executor_parameters(
     runtime: RuntimeOptions, scheduling: Scheduling, beam_limit: int, version: str
 ) -> dict[str, ParameterValue]:
-    """Return the model's parameters of an engine with this scheduling.
+    """Return the model parameters for this scheduling.
 
-    `decoding_mode` is left to the backend, which samples requests with one beam and searches for
-    the others. It never mixes widths: a request of another width waits until the running ones have
-    ended, and blocks the queue meanwhile. `max_beam_width: 1` avoids that.
+    `decoding_mode` is left to the backend, which samples requests with one beam and uses beam
+    search for the others. It never mixes widths: a request of another width waits until the running
+    ones have finished, and blocks the queue meanwhile. `max_beam_width: 1` avoids that.
     """
     parameters = dict(runtime.parameters)
     parameters.setdefault(_POLICY, scheduling.policy)

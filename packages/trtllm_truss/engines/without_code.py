@@ -1,10 +1,8 @@
-"""A checkpoint's folder without the code that libraries would run unasked.
+"""Strip a checkpoint's folder of the code that libraries would run unasked.
 
-TensorRT-LLM passes ``trust_remote_code=True`` to
-transformers whatever its own argument says (1.0 to 1.2: ``_torch/pyexecutor/model_loader.py`` and
-``inputs/registry.py``), and so do NVIDIA's scripts that convert checkpoints. transformers then runs
-the Python files of the folder, or those of any repository that ``auto_map`` names, and PyTorch
-unpickles ``.bin`` files.
+TensorRT-LLM passes ``trust_remote_code=True`` to transformers whatever its own argument says (1.0
+to 1.2: ``_torch/pyexecutor/model_loader.py`` and ``inputs/registry.py``), and NVIDIA's conversion
+scripts do the same.
 """
 
 from __future__ import annotations
@@ -31,22 +29,22 @@ _RUNS = (
 )
 
 
-_CONFIGS = "config.json"  # also the end of tokenizer_config.json, processor_config.json …
+_CONFIGS = "config.json"  # also the suffix of tokenizer_config.json, processor_config.json …
 
 
 _NAMES_OF_CODE = frozenset({"auto_map", "auto_mapping", "custom_pipelines"})
 
 
 def without_code(folder: Path, leave_out: Collection[str] = ()) -> Path:
-    """Return a folder with the same data and no code; `folder` itself if it has none.
+    """Return a folder with the same data and no code; `folder` itself if it contains none.
 
-    Otherwise the files are links, and JSON that names code is a copy without these names. The
-    result lies in `HF_HOME` under a name that follows from its contents, so that every host of a
-    group finds it at the same path.
+    Otherwise the files are links, and JSON files that name code are copied without these names. The
+    result is in `HF_HOME` under a name derived from its contents, so every host of a group finds it
+    at the same path.
 
     Args:
-        folder: of a checkpoint, a tokenizer or an adapter.
-        leave_out: further names to leave out.
+        folder: folder of a checkpoint, tokenizer or adapter.
+        leave_out: further names to omit.
 
     Raises:
         ArtifactError: a JSON file is malformed, or `HF_HOME` cannot be written.
@@ -73,7 +71,7 @@ def without_code(folder: Path, leave_out: Collection[str] = ()) -> Path:
 
 
 def _changed(file: Path) -> tuple[str, str] | None:
-    """Return a file's name and its text without code; None if it names none."""
+    """Return a file's name and its text without code; None if it contains none."""
     content = parse_json(str(file), file.read_bytes())
     plain = _plain(content)
     return None if plain == content else (file.name, json.dumps(plain, indent=2))
@@ -87,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def _write(kept: Collection[Path], changed: Mapping[str, str], destination: Path) -> None:
-    """Write the folder under another name first: another process may look for it."""
+    """Write the folder under a temporary name first: another process may look for it."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=destination.parent))
     try:

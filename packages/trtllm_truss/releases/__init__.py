@@ -1,20 +1,20 @@
-"""The differences between TensorRT-LLM's releases: one file of data per table, and its reader.
+"""The differences between TensorRT-LLM's releases, as one data file per table.
 
-A new release changes these files, not code. A section's rows are typed by the module that reads it,
-which `tests/releases/test_tables.py` lists. A section of a file is a table, and each of its keys
-the name of a row::
+A new release changes these files, not the code. The module that reads a section defines the type of
+its rows; `tests/releases/test_tables.py` lists these modules. Each section of a file is a table,
+whose keys are the names of rows::
 
     [inputs]
     "*" = { since = "0.7", source = "config.pbtxt in NVIDIA/TensorRT-LLM" }
     min_tokens = { dtype = "INT32", dims = [1], since = "0.20" }
 
-The row ``"*"`` holds the columns of all rows of its section that do not set them, the section
-``"*"`` those of a file. ``since`` is the first release with the fact, ``until`` the first without
-it. A fact that changed is a list of rows, one per range of releases. ``source`` is the place in
-NVIDIA's files or documentation that the row was read from.
+The row ``"*"`` contains default columns for all rows of its section, and the section ``"*"`` those
+of a file. ``since`` is the first release with the fact, ``until`` the first without it. A fact that
+changed is a list of rows, one per range of releases. ``source`` is the place in NVIDIA's files or
+documentation where the row was read.
 
-Facts that code asks for by name are in `facts.toml`. The contract of Triton's ``tensorrt_llm``
-model, its inputs and outputs by release, is in `contract.toml`.
+`facts.toml` contains facts that code looks up by name. `contract.toml` contains the contract of
+Triton's ``tensorrt_llm`` model: its inputs and outputs by release.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def release(version: str) -> Release:
 def exact_release(version: str) -> Release:
     """Return a version with its pre-release, for comparison: ``(1, 3, 0, 22)`` for ``1.3.0rc22``.
 
-    A final release comes after all of them, and an alpha or beta before; a missing version is last.
+    A final release sorts after its pre-releases; a missing version sorts last.
     """
     numbers = (*release(version), 0, 0, 0)[:3]
     if not release(version):
@@ -82,12 +82,12 @@ VersionedRow = TypeVar("VersionedRow", bound=_Versioned)
 def read_table(
     file: str, section: str, row: Callable[..., Row], key: str = "name"
 ) -> tuple[Row, ...]:
-    """Read a section of a file, in its order.
+    """Read a section of a file, in file order.
 
     Args:
-        file: the name without its ending.
-        row: the type of a row; its fields are the columns.
-        key: the column of the names.
+        file: name without the suffix.
+        row: type of a row; its fields are the columns.
+        key: column of the names.
     """
     sections = read_file(file)
     names = dict(sections[section])
@@ -123,14 +123,14 @@ def _frozen(value: Any) -> Any:
 
 
 def rows_for(rows: Iterable[VersionedRow], version: str | None) -> tuple[VersionedRow, ...]:
-    """Select the rows of a table that a TensorRT-LLM version knows.
+    """Select the rows of a table that apply to a TensorRT-LLM version.
 
     Args:
-        rows: each with its first release and the first that no longer has it.
-        version: None, an unknown version, selects all.
+        rows: each with its first release and the first release without it.
+        version: None, an unknown version, selects all rows.
 
     Raises:
-        ValueError: the version does not begin with a number.
+        ValueError: the version does not start with a number.
     """
     if version is None:
         return tuple(rows)
@@ -143,14 +143,14 @@ _WITH_PRE_RELEASE = 4
 
 
 def _includes(row: _Versioned, version: str) -> bool:
-    """Compare with the pre-release too if a bound of the row names one."""
+    """Also compare the pre-release if a bound of the row has one."""
     exact = _WITH_PRE_RELEASE in {len(row.since), len(row.until or ())}
     here = exact_release(version) if exact else release(version)
     return row.since <= here and (row.until is None or here < row.until)
 
 
 def describe_releases(row: _Versioned) -> str:
-    """Return the releases that know a row of a table, ``1.1 and later`` or ``before 1.3``."""
+    """Return the releases that a row applies to, ``1.1 and later`` or ``before 1.3``."""
     if row.until is None:
         return f"{dotted(row.since)} and later"
     return f"before {dotted(row.until)}"
@@ -169,9 +169,9 @@ class Fact:
         """Return True if the fact holds in a release.
 
         Args:
-            version: of TensorRT-LLM, as text or as numbers. A text without a number is older than
-                all releases.
-            unknown: the result for the version None.
+            version: of TensorRT-LLM, as text or numbers. A text without a number is older than all
+                releases.
+            unknown: the result if the version is None.
         """
         if version is None:
             return unknown
@@ -181,7 +181,7 @@ class Fact:
 
 
 def read_facts(file: str, section: str) -> dict[str, Fact]:
-    """Read a section whose rows are facts about things, by the names of these."""
+    """Read a section whose rows are facts about things, by name."""
     return {fact.name: fact for fact in read_table(file, section, Fact)}
 
 
@@ -219,7 +219,7 @@ class CacheReport:
 
     Attributes:
         output: name of the tensor.
-        unit_tokens: tokens that count as one in it.
+        unit_tokens: tokens per unit of its value.
     """
 
     output: str
@@ -233,13 +233,13 @@ OWN_OUTPUTS = read_table("contract", "own_outputs", Tensor)
 """Further tensors of this project's backends."""
 
 (CACHED_TOKENS,) = (row for row in OWN_OUTPUTS if row.name == "cached_tokens")
-"""Prompt tokens that the KV cache had; in one response."""
+"""Prompt tokens found in the KV cache; in one response."""
 (REUSED_BLOCKS,) = (row for row in OUTPUTS if row.name == "kv_cache_reused_blocks")
-"""Blocks of the KV cache that the prompt found; the last one may be used in part."""
+"""KV cache blocks reused by the prompt; the last one may be partly used."""
 
 
 def inputs_of(version: str | None) -> tuple[Tensor, ...]:
-    """Return the inputs as a release declares them; None means those of all releases."""
+    """Return the inputs as a release declares them; None means all releases."""
     rows = rows_for(INPUTS, version)
     if version is None:
         return rows

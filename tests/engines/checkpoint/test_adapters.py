@@ -166,8 +166,8 @@ def test_fused_layers_are_adapted_by_later_releases() -> None:
         (adapter_config(lora_alpha=None), "lora_alpha null; it must be a number"),
         (adapter_config(use_bdlora={"a": 1}), "sets use_bdlora"),
         (adapter_config(arrow_config={"a": 1}), "sets arrow_config"),
-        (adapter_config(init_lora_weights="pissa_niter_4"), "with which PEFT changes the model"),
-        (adapter_config(init_lora_weights="loftq"), "with which PEFT changes the model"),
+        (adapter_config(init_lora_weights="pissa_niter_4"), "which also changes the model"),
+        (adapter_config(init_lora_weights="loftq"), "which also changes the model"),
         (adapter_config(lora_alpha=math.nan), "lora_alpha NaN; it must be a number"),
         (adapter_config(lora_alpha=10**400, alpha_pattern={"q_proj": 8}), "has lora_alpha 1000"),
     ],
@@ -222,7 +222,7 @@ MODEL = "base_model.model.model"
                     f"{MODEL}.layers.0.mlp.up_proj.lora_B.weight": (8, 3),
                 }
             },
-            "of shape [2, 8] and its lora_B of [8, 3], which do not fit together",
+            "of shape [2, 8] and its lora_B of [8, 3], which do not match",
         ),
         ({"paths": ()}, "holds no tensor"),
     ],
@@ -287,11 +287,9 @@ def test_a_long_header_is_read_at_once() -> None:
 def test_an_adapter_of_another_model() -> None:
     assert not refusal(adapter(hidden=8, layers=(0, 1)))
     deep = refusal(adapter(hidden=8, layers=(0, 2)))
-    assert (
-        "model.layers.2.self_attn.q_proj.lora_A.weight, and the layers of the checkpoint end at 1"
-    )
-    assert "and the layers of the checkpoint end at 1; name an adapter of this model." in deep
-    assert "for inputs of size 16, and the checkpoint's hidden_size is 8" in refusal(
+    assert "model.layers.2.self_attn.q_proj.lora_A.weight, but the checkpoint's layers end at 1"
+    assert "but the checkpoint's layers end at 1; name an adapter of this model." in deep
+    assert "for inputs of size 16, but the checkpoint's hidden_size is 8" in refusal(
         adapter(hidden=16)
     )
     assert "for outputs of size 16" in refusal(adapter("self_attn.o_proj", hidden=16))
@@ -330,7 +328,7 @@ def arguments(*adapters: Adapter, **metadata: Any) -> dict[str, Any]:
 
 
 def test_events_do_not_tell_adapters_apart() -> None:
-    with pytest.raises(SettingsError, match="lora_adapters: events do not tell"):
+    with pytest.raises(SettingsError, match="lora_adapters: events do not name"):
         complete(adapter()).reporting_kv_events(Path("/run/events"))
 
 
@@ -398,8 +396,8 @@ def test_adapters_are_counted_twice_where_a_copy_is_kept(version: str) -> None:
     (finding,) = on_gpu(version, *many, gigabytes=60).diagnostics
     assert finding.code == "adapters_exceed_memory"
     assert finding.message.endswith(
-        "keeps a second copy of each on the first GPU for ever (before 1.3; NVIDIA's pull request "
-        "12815): 4.3 GB, and the KV cache leaves 3.6 GB; set model_metadata.runtime."
+        "keeps a second copy of each adapter on the first GPU for good (before 1.3; NVIDIA's pull "
+        "request 12815): 4.3 GB, and the KV cache leaves 3.6 GB; set model_metadata.runtime."
         "kv_cache_free_gpu_mem_fraction to 0.88 or less, or serve fewer adapters."
     )
     lower = {"kv_cache_free_gpu_mem_fraction": 0.88}

@@ -78,7 +78,7 @@ def test_facts_and_refusals_name_the_release_and_the_image(
     assert "from TensorRT-LLM 1.2 on (image 26.03), and this is 1.1.0; set base_image" in refused
     assert known[-1].name in refused
     refused = errors(complete(MODELS["deepseek-ai/DeepSeek-V4-Pro"][0]))
-    assert "no Triton image holds it yet" in refused
+    assert "no Triton image contains it yet" in refused
 
 
 def test_an_unknown_architecture_of_a_newer_release_is_only_reported() -> None:
@@ -209,7 +209,10 @@ def test_experts_are_split_over_the_same_gpus(sizes: dict[str, int], words: str)
         ({"image": IMAGE.format("26.07")}, ""),
         ({"image": IMAGE.format("24.12")}, "image has TensorRT-LLM 0.16.0, and checkpoints are"),
         ({"image": IMAGE.format("25.08")}, "from 1.0 on (image 25.09)"),
-        ({"image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc25"}, "which holds no Triton"),
+        (
+            {"image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc25"},
+            "which does not contain Triton",
+        ),
         ({"image": "example.com/mine:1"}, ""),
         ({}, ""),
     ],

@@ -107,12 +107,12 @@ def test_null_is_not_set() -> None:
         (
             {"speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3}},
             "speculative_config.speculative_model",
-            "is missing; Eagle needs the draft's folder.",
+            "is missing; Eagle needs the draft model's folder.",
         ),
         (
             {"speculative_config": {**EAGLE, "speculative_model_dir": "/other"}},
             "speculative_config.speculative_model_dir",
-            "differs from speculative_model, which is the same; remove one.",
+            "differs from speculative_model, which is another name of the same field; remove one.",
         ),
         (
             {"cuda_graph_config": {"batch_sizes": [1, 2], "max_batch_size": 4}},

@@ -1,4 +1,5 @@
 """Checkpoints as engines of TensorRT-LLM's LLM API.
 
-`arguments` completes a checkpoint with the settings; `weights` lists what each release can load.
+`arguments` derives the engine's arguments from the settings; `weights` lists the architectures that
+each release loads.
 """

@@ -1,19 +1,18 @@
 """The files of a LoRA adapter: PEFT's configuration, and the names and shapes of its weights.
 
-TensorRT-LLM reads `r`, `lora_alpha` and `use_rslora` of the configuration. Which layers an adapter
-changes, and by which rank, it takes from the weights alone, so that ``target_modules`` may be
-names, paths, a pattern or ``all-linear``. It stops at weights that it cannot read, and ignores what
-it does not know, which gives wrong answers. Both are refused here, by the name of the field or of
-the weight.
+TensorRT-LLM reads `r`, `lora_alpha` and `use_rslora` of the configuration. It determines the
+adapted layers and their ranks from the weights alone, so ``target_modules`` may be names, paths, a
+pattern or ``all-linear``. It fails on weights that it cannot read and ignores unknown ones, which
+gives wrong responses. This module refuses both, naming the field or the weight.
 
 Sources:
 
 - ``HF_LORA_PATTERN``, ``iterate_hf_lora`` and ``load_from_hf`` in NVIDIA/TensorRT-LLM:
   ``tensorrt_llm/lora_manager.py`` at 007e181b (near 1.0), near 1.1 and 1.2, and
   ``_torch/peft/lora/{loaders,manager}.py`` late in 1.3.0. A name that does not match is a KeyError,
-  but one that holds ``lm_head`` or ``embed_tokens`` is ignored. Up to 1.2 an unknown module is an
-  AssertionError, later it is skipped. The scale is ``lora_alpha`` over the rank of each matrix, so
-  that ``rank_pattern`` is applied and ``alpha_pattern`` is not.
+  but one that contains ``lm_head`` or ``embed_tokens`` is ignored. Up to 1.2 an unknown module is
+  an AssertionError; later it is skipped. The scale is ``lora_alpha`` over the rank of each matrix,
+  so that ``rank_pattern`` is applied and ``alpha_pattern`` is not.
 - ``LoraLayer.forward`` of ``_torch/peft/lora/layer.py`` at 98277545 does not read the magnitudes of
   DoRA.
 - ``LoraConfig`` of huggingface/peft, 0.11.1 to 0.21.2, and its variants.
@@ -40,10 +39,10 @@ from trtllm_truss.validation import shown
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 FILES = (ADAPTER_CONFIG, WEIGHTS_FILE)
-"""The files of an adapter; pickled weights are not loaded."""
+"""The files of an adapter; pickled weights are not accepted."""
 
 HEAD_BYTES = 1 << 20
-"""Read at once: the names of 80 layers with seven matrices take 150 kB."""
+"""Read at once; the names of 80 layers with seven matrices each take 150 kB."""
 
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -73,11 +72,11 @@ def read_adapter(name: str, config: bytes, weights: Callable[[int], bytes], size
     Args:
         name: its key in `lora_adapters`.
         config: the contents of ``adapter_config.json``.
-        weights: returns so many bytes of the beginning of ``adapter_model.safetensors``.
-        size: bytes of that file.
+        weights: returns the given number of bytes from the start of ``adapter_model.safetensors``.
+        size: size of that file in bytes.
 
     Raises:
-        ArtifactError: a file is damaged, or no TensorRT-LLM applies the adapter as it is.
+        ArtifactError: a file is damaged, or no TensorRT-LLM release applies the adapter as it is.
     """
     _check_config(config)
     return Adapter(name, _layers(read_header(WEIGHTS_FILE, weights, size)))
@@ -90,7 +89,7 @@ def read_adapter_folder(name: str, folder: Path) -> Adapter:
         ArtifactError: as in `read_adapter`, or a file is missing.
     """
     try:
-        for each in FILES:  # a pipe would be waited for
+        for each in FILES:  # reading a pipe would block
             if S_ISFIFO((folder / each).stat().st_mode):
                 raise ArtifactError(f"{each} cannot be read (a pipe).")
         file = folder / WEIGHTS_FILE
@@ -108,11 +107,12 @@ def read_adapter_folder(name: str, folder: Path) -> Adapter:
 
 
 def read_header(name: str, read: Callable[[int], bytes], size: int) -> dict[str, Tensor]:
-    """Read the names, types and shapes of a file's tensors, and check that all of it is there.
+    """Read the names, types and shapes of a file's tensors, and check that the file is complete.
 
     Args:
-        name: the file's, for messages.
-        read: returns so many bytes of its beginning; called a second time only for a long header.
+        name: name of the file, for messages.
+        read: returns the given number of bytes from the start; called a second time only for a long
+            header.
         size: bytes of the file.
 
     Raises:
@@ -136,7 +136,7 @@ def read_header(name: str, read: Callable[[int], bytes], size: int) -> dict[str,
 
 
 def _check_places(name: str, tensors: Mapping[str, Any], total_bytes: int) -> None:
-    """Compare the tensors' places with the rest of the file, which they fill without gaps."""
+    """Check that the tensors fill the rest of the file without gaps."""
     places = []
     for key, value in tensors.items():
         entry = value if isinstance(value, Mapping) else {}
@@ -175,20 +175,20 @@ _REFUSED_FIELDS = {
     "target_parameters": "an adapter of parameters, such as those of fused experts",
     "lora_bias": "biases",
     "layer_replication": "replicated layers",
-    "alora_invocation_tokens": "an adapter from some token of the prompt on",
-    "use_qalora": "inputs that are pooled",
+    "alora_invocation_tokens": "an adapter that starts at a later token of the prompt",
+    "use_qalora": "pooled inputs",
     "use_bdlora": "block-diagonal matrices",
     "arrow_config": "a router between adapters",
     "kasa_config": "singular values",
     "monteclora_config": "sampled matrices",
 }
-"""Fields that change what an adapter does, and what TensorRT-LLM would have to apply."""
+"""Fields that change the effect of an adapter and that TensorRT-LLM would have to apply."""
 
 _CHANGES_THE_MODEL = ("pissa", "olora", "corda", "lora_ga", "loftq")
-"""Beginnings of `init_lora_weights` with which PEFT changes the model's own weights.
+"""Prefixes of `init_lora_weights` with which PEFT changes the model's own weights.
 
-LoftQ replaces them by quantized ones (``loftq_init`` of ``peft/tuners/lora/layer.py``), the others
-subtract the first matrices.
+LoftQ replaces them with quantized ones (``loftq_init`` of ``peft/tuners/lora/layer.py``); the
+others subtract the first matrices.
 """
 
 _LARGEST = 3e38  # of FP32, in which adapters are scaled
@@ -225,9 +225,8 @@ def _check_config(content: bytes) -> None:
     start = str(config.get("init_lora_weights")).lower()
     if start.startswith(_CHANGES_THE_MODEL):
         raise ArtifactError(
-            f"{ADAPTER_CONFIG} has init_lora_weights {shown(start)}, with which PEFT changes the "
-            "model too; save the adapter with path_initial_model_for_weight_conversion, "
-            f"{_MERGE}."
+            f"{ADAPTER_CONFIG} has init_lora_weights {shown(start)}, which also changes the "
+            f"model; save the adapter with path_initial_model_for_weight_conversion, {_MERGE}."
         )
 
 
@@ -237,7 +236,7 @@ _MATRIX = re.compile(
     re.ASCII,
 )
 _OTHER_STACK = re.compile(r"vision|visual|audio|speech|image|encoder|tower|mtp", re.I)
-"""Names of parts of a model whose numbered layers TensorRT-LLM takes for those of its text."""
+"""Names of model parts whose numbered layers TensorRT-LLM mistakes for text layers."""
 
 _PLAIN = re.compile(r"[\w.-]{1,200}", re.ASCII)
 _EXPERTS = "experts"
@@ -255,7 +254,7 @@ def _layers(tensors: Mapping[str, Tensor]) -> tuple[AdaptedLayer, ...]:
     """Pair the matrices of each layer.
 
     Raises:
-        ArtifactError: a tensor is none of a decoder layer, or does not fit the others.
+        ArtifactError: a tensor belongs to no decoder layer, or does not match the others.
     """
     matrices = {name: match for name in tensors if (match := _matrix(name))}
     if others := [name for name in tensors if name not in matrices]:
@@ -315,8 +314,8 @@ def _paired(
                 )
         if len(one.shape) != 2 or len(two.shape) != 2 or not 0 < one.shape[0] == two.shape[1]:
             raise ArtifactError(
-                f"{WEIGHTS_FILE} holds {sides['A']} of shape {list(one.shape)} and its lora_B of "
-                f"{list(two.shape)}, which do not fit together; save the adapter again."
+                f"{WEIGHTS_FILE} holds {sides['A']} of shape {list(one.shape)} and its lora_B "
+                f"of {list(two.shape)}, which do not match; save the adapter again."
             )
         found = AdaptedLayer(sides["A"], layer, path, one.shape[0], one.shape[1], two.shape[0])
         other = read_as.setdefault((layer, found.module), found.tensor)

@@ -1,10 +1,11 @@
-"""LoRA adapters of a checkpoint: their repositories, what a release applies, and their memory.
+"""LoRA adapters of a checkpoint: repositories, support by release, and memory.
 
-Sources of the memory, in NVIDIA/TensorRT-LLM: ``create_py_executor_instance`` of
-``tensorrt_llm/_torch/pyexecutor/_util.py``, near 1.1 and 1.2, gives the cache of adapters
+Sources for the memory, in NVIDIA/TensorRT-LLM: ``create_py_executor_instance`` of
+``tensorrt_llm/_torch/pyexecutor/_util.py``, near 1.1 and 1.2, gives the adapter cache
 ``max_lora_rank × layers × modules × max_loras`` rows, and ``PeftCacheManager::getMaxNumSlots`` of
-``cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp`` the size of the widest module to each. It is
-there before the KV cache is sized. What `frees_adapters` says of the second copy comes later.
+``cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp`` gives each row the size of the widest
+module. The cache is allocated before the KV cache is sized. The second copy that `frees_adapters`
+describes is allocated later.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _CONFIG, _TARGETS = "lora_config", "lora_target_modules"
 _NAMES = "trtllm_modules_to_hf_modules"
 _QKV = ("attn_q", "attn_k", "attn_v")
 _SPLIT_INPUTS = ("attn_dense", "mlp_4h_to_h", "shared_expert_4h_to_h")
-"""Modules whose input tensor parallelism splits; it splits the output of the others."""
+"""Modules whose input is split by tensor parallelism; the others have their output split."""
 
 
 def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
-    """Open the repositories of `lora_adapters`; read each adapter but for its weights.
+    """Open the repositories of `lora_adapters` and read each adapter without its weights.
 
     Raises:
-        ArtifactError: a repository is unreadable, or holds no adapter that can be applied.
+        ArtifactError: a repository is unreadable, or has no adapter that can be applied.
     """
     return tuple(
         _open(name, repository, settings, environment)
@@ -87,7 +88,7 @@ def _open(
 def lora_config(adapters: Sequence[Adapter]) -> dict[str, Any]:
     """Return the argument `lora_config` that holds all adapters at once.
 
-    Names of layers that no release knows are left out; `check_adapters` refuses them.
+    Layer names that no release knows are omitted; `check_adapters` refuses them.
     """
     names = {layer.module for adapter in adapters for layer in adapter.layers}
     return {
@@ -104,7 +105,10 @@ def check_adapters(
     arguments: Mapping[str, Any],
     version: str | None,
 ) -> Iterator[Diagnostic]:
-    """Report parts of adapters that a release does not apply to a checkpoint; None: any release."""
+    """Report parts of adapters that a release does not apply to a checkpoint.
+
+    None means any release.
+    """
     fact = _WITHOUT_ADAPTERS.get(checkpoint.architecture)
     for adapter in adapters:
         if fact is not None and fact.holds(version):
@@ -125,7 +129,7 @@ def check_adapters(
 
 
 def _known_names(arguments: Mapping[str, Any], version: str | None) -> set[str]:
-    """Return the names that a release looks up, or those that `lora_config` gives it instead."""
+    """Return the names that a release looks up, or the names that `lora_config` passes instead."""
     given = (arguments.get(_CONFIG) or {}).get(_NAMES)
     if isinstance(given, Mapping) and given:
         return {str(name) for name in given.values()}
@@ -147,10 +151,10 @@ def _unknown(adapter: Adapter, layer: AdaptedLayer, version: str | None) -> Diag
 
 
 def _misfit(layer: AdaptedLayer, checkpoint: Checkpoint) -> str:
-    """Compare a layer with the model's size; return the difference, or nothing."""
+    """Compare a layer with the model's size; return the difference, or an empty string."""
     if layer.layer >= checkpoint.layers:
         return (
-            f"{WEIGHTS_FILE} holds {layer.tensor}, and the layers of the checkpoint end at "
+            f"{WEIGHTS_FILE} holds {layer.tensor}, but the checkpoint's layers end at "
             f"{checkpoint.layers - 1}"
         )
     module = MODULES.get(layer.module)
@@ -161,18 +165,18 @@ def _misfit(layer: AdaptedLayer, checkpoint: Checkpoint) -> str:
     if size != checkpoint.hidden_size:
         return (
             f"{WEIGHTS_FILE} holds {layer.tensor} for {'outputs' if ends else 'inputs'} of size "
-            f"{size}, and the checkpoint's hidden_size is {checkpoint.hidden_size}"
+            f"{size}, but the checkpoint's hidden_size is {checkpoint.hidden_size}"
         )
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterMemory:
-    """The memory of adapters on one GPU.
+    """The memory that adapters take on one GPU.
 
     Attributes:
-        cache_bytes: of the cache, which every GPU has before its KV cache.
-        copies_bytes: of the copies that a release keeps on the first GPU once they are loaded.
+        cache_bytes: cache that every GPU allocates before its KV cache.
+        copies_bytes: copies that a release keeps on the first GPU once the adapters are loaded.
     """
 
     cache_bytes: int = 0
@@ -188,7 +192,7 @@ def memory_of(
     arguments: Mapping[str, Any],
     version: str | None,
 ) -> AdapterMemory:
-    """Estimate the memory; an unknown release counts as one that keeps copies."""
+    """Estimate the memory; an unknown release is assumed to keep copies."""
     config = arguments.get(_CONFIG)
     if not adapters or not isinstance(config, Mapping):
         return NO_MEMORY

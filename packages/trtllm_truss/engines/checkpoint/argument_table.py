@@ -171,7 +171,7 @@ def argument_error(path: str, problem: str) -> SettingsError:
 
 
 def schema_of(rows: Sequence[Argument]) -> dict[str, Any]:
-    """Return the JSON schema of an object, for every release."""
+    """Return the JSON schema of an object, for all releases."""
     properties: dict[str, Any] = {}
     for row in rows:
         if not row.refused:

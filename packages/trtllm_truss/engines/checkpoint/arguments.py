@@ -1,14 +1,14 @@
-"""The arguments of ``tensorrt_llm.LLM``: `runtime` for a checkpoint, and what completes it.
+"""Derive the arguments of ``tensorrt_llm.LLM`` for a checkpoint from `runtime`.
 
-A TensorRT-LLM release lacks some combinations of arguments, models and GPUs. It refuses few of them
-itself; others give wrong tokens, or turn a feature off that its checks of requests go on to count
-on. Sources in NVIDIA/TensorRT-LLM:
+A TensorRT-LLM release does not support some combinations of arguments, models and GPUs. It refuses
+few of them itself; others give wrong tokens, or disable a feature that its request checks still
+assume. Sources in NVIDIA/TensorRT-LLM:
 
-- Adapters and CUDA graphs: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1 says no.
-  A graph, captured without adapters, is replayed for every step after the prompt's
-  (``_torch/pyexecutor/model_engine.py``, ``forward``). Pull request 8279, after 1.3.0rc0, adds
-  them.
-- Beams, guides and speculation, chunked prefill and block reuse: the sources of the rows.
+Adapters and CUDA graphs: not supported according to
+  ``docs/source/features/feature-combination-matrix.md`` of 1.2.1. A graph captured without adapters
+  is replayed for every step after the prompt's (``_torch/pyexecutor/model_engine.py``,
+  ``forward``). Pull request 8279, after 1.3.0rc0, adds support.
+- Beams, guides and speculation, chunked prefill and block reuse: see the sources of the rows.
 - Sizes of CUDA graphs: ``_generate_cuda_graph_batch_sizes`` of ``llmapi/llm_args.py``, 1.2.1:
   without padding 1 to 32, 64 and 128 only.
 """
@@ -58,7 +58,7 @@ class RuntimeKey:
 
     @property
     def note(self) -> str:
-        """Describe the conversion of the value; empty if there is none."""
+        """Describe the conversion of the value; empty if nothing is converted."""
         return _CONVERSIONS[self.conversion][0]
 
     def convert(self, value: ParameterValue) -> Any:
@@ -66,7 +66,7 @@ class RuntimeKey:
 
 
 RUNTIME_KEYS = {row.name: row for row in read_table("checkpoint_keys", "keys", RuntimeKey)}
-"""Every key that a release with the LLM API's PyTorch backend knows."""
+"""Every key that any release with the LLM API's PyTorch backend accepts."""
 
 HANDLED_KEYS = frozenset(name for name, key in RUNTIME_KEYS.items() if key.handled)
 
@@ -77,19 +77,19 @@ _GUIDES_AND_DRAFTS = "guides_combine_with_drafts"
 
 
 def chunks(checkpoint: Checkpoint | None, version: str | None) -> bool:
-    """Return False for a model without chunked prefill in a release."""
+    """Return False if a release does not chunk the prefill of a model."""
     return checkpoint is None or chunks_prompts(checkpoint.architecture, version)
 
 
 def reuses(checkpoint: Checkpoint | None, version: str | None) -> bool:
-    """Return False for a model without block reuse in a release, as one with recurrent layers."""
+    """Return False if a release does not reuse a model's blocks, such as with recurrent layers."""
     if checkpoint is None:
         return True
     return not checkpoint.recurrent and reuses_blocks(checkpoint.architecture, version)
 
 
 def graphs_apply_adapters(version: str | None) -> bool:
-    """Return False if CUDA graphs of a release ignore adapters, or if it is unknown."""
+    """Return False if CUDA graphs of a release ignore adapters, or if the release is unknown."""
     return holds("graphs_apply_adapters", version, unknown=False)
 
 
@@ -99,16 +99,16 @@ def combine(
     version: str | None,
     gpu: ComputeCapability | None,
 ) -> None:
-    """Complete arguments so that they go together, in place.
+    """Complete arguments in place so that they are compatible.
 
     Args:
-        arguments: the user's, and the defaults.
+        arguments: the user's arguments and the defaults.
         checkpoint: the model; None if unknown.
-        version: TensorRT-LLM's; None for any.
+        version: version of TensorRT-LLM; None for any.
         gpu: the compute capability; None if unknown.
 
     Raises:
-        SettingsError: the user's own do not go together.
+        SettingsError: the user's arguments are incompatible.
     """
     if checkpoint is not None and checkpoint.latent_size and not chunks_latents(version, gpu):
         arguments[CHUNKED] = False
@@ -135,7 +135,7 @@ def _reason_against_graphs(arguments: Mapping[str, Any], version: str | None) ->
 
 
 def lacks_guides(arguments: Mapping[str, Any], version: str | None) -> str:
-    """Return why a release cannot have guided decoding with arguments; empty if it can.
+    """Return why a release cannot use guided decoding with arguments; empty if it can.
 
     Returns:
         The end of a sentence about guided decoding.
@@ -157,7 +157,7 @@ def _check_guides(arguments: Mapping[str, Any], version: str | None) -> None:
 
 
 def _require(arguments: dict[str, Any], name: str, value: object, reason: str) -> None:
-    """Set an argument; refuse another value of the user."""
+    """Set an argument; refuse a different value from the user."""
     given = arguments.setdefault(name, value)
     if given != value:
         shown = "null" if value is None else str(value).lower()
@@ -173,7 +173,7 @@ def _has_beams(arguments: Mapping[str, Any]) -> bool:
 
 
 DEFAULT_MAX_SEQ_LEN = 32_768
-"""Limit of the default context; the whole context of a long model needs `max_seq_len`."""
+"""Maximum default context; set `max_seq_len` to use the whole context of a long model."""
 
 DEFAULT_MAX_BATCH_SIZE = 256
 DEFAULT_MAX_NUM_TOKENS = 8192
@@ -193,11 +193,11 @@ def complete_arguments(
     adapters: Sequence[Adapter] = (),
     gpu: ComputeCapability | None = None,
 ) -> tuple[dict[str, Any], int]:
-    """Return the arguments of a checkpoint, and the tokens of its longest prompt.
+    """Return a checkpoint's arguments and the tokens of its longest prompt.
 
     Args:
         context_tokens: limit of prompt and generated tokens together.
-        version: TensorRT-LLM's; None if unknown.
+        version: version of TensorRT-LLM; None if unknown.
         adapters: those of `lora_adapters`.
         gpu: the compute capability; None if unknown.
 
@@ -230,7 +230,7 @@ def complete_arguments(
 
 
 def unused_keys(settings: Settings, version: str | None) -> Iterator[Diagnostic]:
-    """Yield a warning for each key of `runtime` without effect, and each doubtful argument."""
+    """Yield a warning for each key of `runtime` without effect and for each doubtful argument."""
     for name in _set_keys(settings.runtime):
         if reason := RUNTIME_KEYS[name].unused:
             yield warning(
@@ -259,10 +259,10 @@ def _refuse(runtime: RuntimeOptions) -> None:
 def _defaults(
     checkpoint: Checkpoint, context_tokens: int, settings: Settings, version: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of a checkpoint without `runtime`.
+    """Return a checkpoint's arguments without `runtime`.
 
     TensorRT-LLM would reserve for 2048 sequences of the model's whole context, and refuse prompts
-    above `max_num_tokens`. Recurrent layers cannot reuse blocks, and refuse the default.
+    above `max_num_tokens`. Recurrent layers cannot reuse blocks, so they refuse the default.
     """
     return {
         "tensor_parallel_size": settings.tensor_parallelism,
@@ -281,10 +281,10 @@ def _defaults(
 
 
 def _choose_sampler(arguments: dict[str, Any], version: str | None) -> None:
-    """Add the sampler, where `llm_args` chooses none.
+    """Add the sampler if `llm_args` does not choose one.
 
     Raises:
-        SettingsError: the chosen one ignores what requests ask for.
+        SettingsError: the chosen sampler ignores request parameters.
     """
     for name, value in sampler_arguments(version, arguments).items():
         arguments.setdefault(name, value)
@@ -307,7 +307,7 @@ def _merge(
     """Merge changes into nested arguments; refuse one that differs from a mapped key of `runtime`.
 
     Raises:
-        SettingsError: both forms of a setting differ.
+        SettingsError: both forms of a setting are given and differ.
     """
     for name, value in changes.items():
         key = (mapped or {}).get(name)

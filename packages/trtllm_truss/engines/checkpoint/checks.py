@@ -1,6 +1,6 @@
 """Compatibility of a checkpoint with the settings and the TensorRT-LLM release that loads it.
 
-Nothing of this needs the weights.
+None of these checks needs the weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
 
 
 class CompletedCheckpoint(Protocol):
-    """The part of a checkpoint's engine, completed by the settings, that the checks read."""
+    """The parts of a checkpoint's engine, with the settings applied, that the checks read."""
 
     @property
     def checkpoint(self) -> Checkpoint: ...
@@ -78,7 +78,7 @@ def check_checkpoint(
 
 
 def loadable_since(checkpoint: Checkpoint) -> str:
-    """Return from which TensorRT-LLM on a checkpoint's architecture is loaded, as a sentence."""
+    """Return a sentence with the first TensorRT-LLM release that loads the architecture."""
     known = ARCHITECTURES.get(checkpoint.architecture)
     if known is not None:
         return f"{checkpoint.architecture}: TensorRT-LLM {_from(known.since)}"
@@ -89,8 +89,8 @@ def _image(host: HostInfo) -> Iterator[Diagnostic]:
     if host.image is not None and _NO_TRITON.search(host.image):
         yield error(
             "image_without_triton",
-            f"config.yaml: base_image.image is {host.image}, which holds no Triton; set it to "
-            f"{IMAGES[-1].name}.",
+            f"config.yaml: base_image.image is {host.image}, which does not contain Triton; set "
+            f"it to {IMAGES[-1].name}.",
         )
 
 
@@ -110,7 +110,7 @@ def _corruption(version: str | None) -> Iterator[Diagnostic]:
         mended = dotted(FACTS["corrupts_kv_cache"].until or ())
         yield warning(
             "release_corrupts_kv_cache",
-            f"TensorRT-LLM {version} may corrupt its KV cache, which {mended} mends; set "
+            f"TensorRT-LLM {version} may corrupt its KV cache, which is fixed in {mended}; set "
             f"base_image.image to {IMAGES[-1].name}.",
         )
 
@@ -223,13 +223,13 @@ def _seeds(engine: CompletedCheckpoint, version: str | None) -> Iterator[Diagnos
     remedy = f"remove runtime.llm_args.{name}" if name else "use a later release"
     yield warning(
         "seeds_ignored",
-        f"the PyTorch sampler of TensorRT-LLM {version} ignores the seed of a request, so that "
-        f"equal seeds give different answers; {remedy} if clients rely on them.",
+        f"the PyTorch sampler of TensorRT-LLM {version} ignores a request's seed, so equal "
+        f"seeds give different responses; {remedy} if clients rely on them.",
     )
 
 
 def _combinations(engine: CompletedCheckpoint, version: str | None) -> Iterator[Diagnostic]:
-    """Yield what the operator turned on although TensorRT-LLM does not support it, or not yet."""
+    """Yield settings that TensorRT-LLM does not support for the model, or not yet."""
     arguments, checkpoint = engine.llm_args, engine.checkpoint
     reuse = (arguments.get("kv_cache_config") or {}).get("enable_block_reuse")
     for name, is_on, has in (
@@ -239,9 +239,9 @@ def _combinations(engine: CompletedCheckpoint, version: str | None) -> Iterator[
         if is_on and not has:
             yield warning(
                 "feature_unsupported",
-                f"config.yaml: model_metadata.runtime.llm_args.{name} (or the key of runtime that "
-                f"sets it) is true, which TensorRT-LLM {version or ''} does not support for "
-                f"{checkpoint.architecture}; remove it.".replace("  ", " "),
+                f"config.yaml: model_metadata.runtime.llm_args.{name} (or the key of runtime "
+                f"that sets it) is true, which TensorRT-LLM {version or ''} does not support "
+                f"for {checkpoint.architecture}; remove it.".replace("  ", " "),
             )
     if engine.takes_adapters and arguments.get(SPECULATION):
         yield warning(
@@ -253,7 +253,10 @@ def _combinations(engine: CompletedCheckpoint, version: str | None) -> Iterator[
 
 
 def _is_uneven(heads: int, tensor: int) -> bool:
-    """Return True unless all GPUs get equally many heads; fewer heads than GPUs are copied."""
+    """Return True unless all GPUs get the same number of heads.
+
+    Fewer heads than GPUs are copied.
+    """
     return max(heads, tensor) % min(heads, tensor) != 0
 
 
@@ -285,4 +288,4 @@ def _remedy(since: Release) -> str:
     newest = IMAGES[-1]
     if release(newest.tensorrt_llm) >= since:
         return f"set base_image.image to {newest.name}"
-    return "no Triton image holds it yet: use one that you built"
+    return "no Triton image contains it yet: use one that you built"

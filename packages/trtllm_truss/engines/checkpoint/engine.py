@@ -1,4 +1,4 @@
-"""Checkpoints of Hugging Face, in TensorRT-LLM's LLM API."""
+"""Hugging Face checkpoints, loaded by TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ _UNKNOWN_CONTEXT = 2048
 _BLOCK_TOKENS = 32
 _PARENT_BYTES = 10**9 // 2
 _EVENT_BUFFER = "event_buffer_max_size"
-_EVENTS = 100_000  # that of Dynamo's own worker
+_EVENTS = 100_000  # the default of Dynamo's own worker
 _GENERATION = "generation_config.json"
 _CODE = ".py"
 _PROCESSORS = (
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
 )
-"""Files of models with vision or audio: the LLM API builds their `AutoProcessor` at the start.
+"""Files of vision and audio models, whose `AutoProcessor` the LLM API builds at the start.
 
-It reads the tokenizer too, from the checkpoint's own folder.
+It also reads the tokenizer, from the checkpoint's own folder.
 
 Source: ``create_input_processor`` of tensorrt_llm/inputs/registry.py, called by
 ``LLM._build_model`` of llmapi/llm.py, 1.2.1.
@@ -81,12 +81,11 @@ class CheckpointEngine(GpuEngine):
     """A checkpoint that the LLM API loads.
 
     Attributes:
-        weight_format: their number format.
-        llm_args: the arguments of ``tensorrt_llm.LLM``; empty until the settings have completed
-            them.
-        adapters: those of `lora_adapters`.
-        adapter_memory: theirs on one GPU.
-        kv_events: Unix socket that gets the events of the KV cache; None for none.
+        weight_format: number format of the weights.
+        llm_args: arguments of ``tensorrt_llm.LLM``; empty until the settings are applied.
+        adapters: adapters of `lora_adapters`.
+        adapter_memory: memory that the adapters take on one GPU.
+        kv_events: Unix socket for events of the KV cache; None for none.
     """
 
     backend = "llm_api"
@@ -175,13 +174,15 @@ class CheckpointEngine(GpuEngine):
         arguments = self.llm_args
         cache = arguments.get("kv_cache_config") or {}
         obstacles = {
-            "lora_adapters: events do not tell an adapter's blocks": self.takes_adapters,
+            "lora_adapters: events do not name the adapter of a block": self.takes_adapters,
             "enable_attention_dp: a router sees one cache": arguments.get("enable_attention_dp"),
             "max_beam_width above 1: blocks of beams are not reused": self.max_beam_width > 1,
             "kv_cache_config.enable_block_reuse false": not cache.get("enable_block_reuse", True),
         }
         if found := [text for text, is_there in obstacles.items() if is_there]:
-            raise SettingsError(f"KV events do not go with {'; '.join(found)}. {NO_EVENTS}")
+            raise SettingsError(
+                f"KV events cannot be combined with {'; '.join(found)}. {NO_EVENTS}"
+            )
         cache = {**cache, _EVENT_BUFFER: cache.get(_EVENT_BUFFER) or _EVENTS}
         return replace(self, kv_events=address, llm_args={**arguments, "kv_cache_config": cache})
 
@@ -234,10 +235,10 @@ class CheckpointEngine(GpuEngine):
             return
         memory = self.adapter_memory
         ranks = ", ".join(f"{each.name} (rank {each.rank})" for each in self.adapters)
-        copies = f", and {memory.copies_bytes / 1e9:.2f} GB more of the first once they are loaded"
+        copies = f", and {memory.copies_bytes / 1e9:.2f} GB more on the first once they are loaded"
         yield (
-            f"adapters: {ranks}; {memory.cache_bytes / 1e9:.2f} GB of each GPU"
-            f"{copies if memory.copies_bytes else ''}"
+            f"adapters: {ranks}; {memory.cache_bytes / 1e9:.2f} GB of each "
+            f"GPU{copies if memory.copies_bytes else ''}"
         )
 
     # Ranks and hosts
@@ -264,8 +265,8 @@ class CheckpointEngine(GpuEngine):
     def step_bytes(self) -> int:
         """Estimate the memory of a step's activations on one GPU.
 
-        The peak is in the MLP: for each token of the step, the residual and its normalized copy,
-        and four vectors of the inner width, which tensor parallelism splits.
+        The peak is in the MLP: per token, the residual and its normalized copy, and four vectors of
+        the inner width, which tensor parallelism splits.
         """
         inner = -(-self.checkpoint.inner_size // self.tensor_parallelism)
         per_token = 2 * self.checkpoint.hidden_size + 4 * inner
@@ -350,7 +351,7 @@ class CheckpointEngine(GpuEngine):
         return bool(self.llm_args.get("otlp_traces_endpoint"))
 
     def refuses(self, version: str | None) -> frozenset[str]:
-        of_beams = self.max_beam_width > 1  # which each request then has
+        of_beams = self.max_beam_width > 1  # each request then has it
         lacks = frozenset() if version is None else lacking_fields(version, self.llm_args)
         return lacks.union(row.name for row in SAMPLING if of_beams and not row.with_beams)
 
@@ -390,9 +391,9 @@ class CheckpointEngine(GpuEngine):
 
     @property
     def _read_arguments(self) -> Mapping[str, Any]:
-        """The arguments without a buffer of events that nothing reads.
+        """Return the arguments without an event buffer that nothing reads.
 
-        Up to TensorRT-LLM 1.2 the events would fill a queue without a limit.
+        Up to TensorRT-LLM 1.2, events fill a queue without a limit.
         """
         cache = self.llm_args.get("kv_cache_config")
         if self.kv_events is not None or not cache:

@@ -1,4 +1,4 @@
-"""The launcher of TensorRT-LLM that runs the ranks of a checkpoint over several hosts."""
+"""TensorRT-LLM's launcher, which runs a checkpoint's ranks on several hosts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PROGRAM = "serve"
 class LlmApiLauncher(RankLauncher):
     """TensorRT-LLM's launcher.
 
-    On rank 0 it runs the server, on the others workers in its place. It drops the server's exit
-    status and goes on without it, so the server's end is made to end the job. Up to 1.2 it splits
-    its arguments at blanks (``task_with_command`` of tensorrt_llm/llmapi/trtllm-llmapi-launch), so
-    they go into a file.
+    It runs the server on rank 0 and workers on the other ranks. It drops the server's exit status
+    and keeps running, so a wrapper ends the job when the server exits. Up to 1.2 it splits its
+    arguments at blanks (``task_with_command`` of tensorrt_llm/llmapi/trtllm-llmapi-launch), so they
+    are written to a file.
     """
 
     program: Path
@@ -48,7 +48,7 @@ class LlmApiLauncher(RankLauncher):
             if found := shutil.which(_NAME, path=folder):
                 return cls(Path(found))
         raise TritonError(
-            f"A checkpoint over several hosts needs {_NAME}, which comes with TensorRT-LLM and is "
+            f"A checkpoint on several hosts needs {_NAME}, which comes with TensorRT-LLM and is "
             "not on PATH; run inside an NVIDIA Triton image that has it."
         )
 

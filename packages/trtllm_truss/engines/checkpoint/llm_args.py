@@ -1,7 +1,7 @@
-"""`runtime.llm_args`: the arguments of ``tensorrt_llm.LLM``, checked before anything starts.
+"""`runtime.llm_args`: arguments of ``tensorrt_llm.LLM``, checked before anything starts.
 
-TensorRT-LLM refuses a wrong argument itself, but only in the container, after the download. What
-passes here for a release must pass there.
+TensorRT-LLM refuses a wrong argument itself, but only in the container, after the download.
+Whatever passes here for a release must pass there.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def parse_llm_args(values: Mapping[str, Any], version: str | None = None) -> dic
     """Check the values of all known arguments.
 
     Args:
-        values: the section as YAML has it; null counts as not set, except for an object, where it
-            turns the feature off.
-        version: TensorRT-LLM's; None for any, in which unknown names pass.
+        values: the section as parsed from YAML; null means not set, except for an object, where it
+            disables the feature.
+        version: version of TensorRT-LLM; None for any, where unknown names are accepted.
 
     Raises:
-        SettingsError: an argument is unknown, of the wrong type, out of range, not to be set, or
+        SettingsError: an argument is unknown, of the wrong type, out of range, not allowed, or
             contradicts another; its ``param`` names it.
     """
     try:
@@ -68,10 +68,10 @@ def parse_llm_args(values: Mapping[str, Any], version: str | None = None) -> dic
 
 
 def _check_graphs(graphs: dict[str, Any]) -> None:
-    """Refuse two sizes that differ; drop the one that follows, which some releases take only alone.
+    """Refuse two sizes that differ; drop the derived one, which some releases accept only alone.
 
-    Source: ``validate_cuda_graph_config`` of ``TorchLlmArgs``, 1.0.0 to 1.2.1: both must be those
-    that it would generate. Late in 1.3.0 the largest must be that of the list.
+    Source: ``validate_cuda_graph_config`` of ``TorchLlmArgs``, 1.0.0 to 1.2.1: both must equal the
+    values that it would generate. Late in 1.3.0 the largest must match the list.
     """
     sizes, largest = graphs.get(_SIZES), graphs.get(_LARGEST)
     if not (sizes and largest):
@@ -94,7 +94,7 @@ def _check_balancer(balancer: object) -> None:
 
 
 def _check_connector(connector: Mapping[str, Any] | None) -> None:
-    """Refuse a part of a connector; from 1.3 on a preset may name the whole."""
+    """Refuse an incomplete connector; from 1.3 on a preset may replace all parts."""
     if connector is None or "connector" in connector:
         return
     parts = [f"connector_{part}" for part in ("module", "scheduler_class", "worker_class")]
@@ -103,7 +103,7 @@ def _check_connector(connector: Mapping[str, Any] | None) -> None:
 
 
 def llm_args_schema() -> dict[str, Any]:
-    """Return the JSON schema of the section, for every release."""
+    """Return the JSON schema of the section, for all releases."""
     return schema_of(LLM_ARGUMENTS)
 
 
@@ -126,7 +126,7 @@ def doubtful_arguments(values: Mapping[str, Any], version: str | None) -> Iterat
 def _settings(
     values: Mapping[str, Any], rows: Sequence[Argument], path: str
 ) -> Iterator[tuple[str, Any, Argument | None]]:
-    """Yield the path, value and row of each argument and known object's field."""
+    """Yield path, value and row of each argument and of each known object's fields."""
     for name, value in values.items():
         row = next((row for row in rows if row.name == name), None)
         yield f"{path}{name}", value, row

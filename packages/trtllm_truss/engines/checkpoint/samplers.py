@@ -1,17 +1,18 @@
-"""The samplers of the LLM API by TensorRT-LLM version: which one is chosen, and what it honours.
+"""The LLM API's samplers by TensorRT-LLM version: selection and supported parameters.
 
-There are two. The C++ runtime's has penalties, bad words, min-p and seeds, and no alternatives of a
-token. The PyTorch one got them late in 1.3, and before accepts and ignores them; in 1.0 it also
-ignores the temperature, and `top_k` beside `top_p`. Sources in NVIDIA/TensorRT-LLM:
+There are two samplers. The C++ runtime's supports penalties, bad words, min-p and seeds, but not
+alternatives of a token. The PyTorch sampler supports them from late in 1.3; before, it accepts and
+ignores them, and in 1.0 it also ignores the temperature, and `top_k` in combination with `top_p`.
+Sources in NVIDIA/TensorRT-LLM:
 
 - 1.0: ``docs/source/features/sampling.md`` of 1.0.0: temperature, top-k, top-p and penalties need
-  ``enable_trtllm_sampler``; else ``TorchSampler._process_requests`` of
+  ``enable_trtllm_sampler``; otherwise ``TorchSampler._process_requests`` of
   ``tensorrt_llm/_torch/pyexecutor/sampler.py`` takes the likeliest token, unless
   ``enable_mixed_sampler`` is set (pull request 6451).
-- With speculation: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1: drafts of two
-  models need the PyTorch one. Drafts within the model bring a sampler of their own, which knows the
-  temperature, top-k and top-p only (pull request 17701): it fails a step that asks for log
-  probabilities (``MTPSampler.update_requests``, near 1.0 to 1.2) and drops all else.
+- With speculation: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1: two-model
+  drafting needs the PyTorch sampler. Drafting within the model brings its own sampler, which
+  supports temperature, top-k and top-p only (pull request 17701): it fails a step that asks for log
+  probabilities (``MTPSampler.update_requests``, near 1.0 to 1.2) and drops all other parameters.
 - The other releases: the facts about samplers in ``releases/facts.toml``.
 """
 
@@ -35,9 +36,9 @@ _OF_TWO_MODELS = ("eagle3_one_model", "mtp_eagle_one_model")
 
 
 def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that choose a sampler, for what `arguments` leave open.
+    """Return the arguments that choose a sampler where `arguments` leaves the choice open.
 
-    Penalties come with many clients, and with many models' `generation_config.json`.
+    Many clients send penalties, and many models' `generation_config.json` contains them.
     """
     if version is None:
         return {}
@@ -50,9 +51,9 @@ def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict
 
 
 def drafts_within(version: str | None, arguments: Mapping[str, Any]) -> bool:
-    """Return True if drafts are made, and tokens chosen, within the model's own step.
+    """Return True if drafts are made and tokens chosen within the model's own step.
 
-    Source: ``spec_dec_mode`` of the classes of drafts, tensorrt_llm/llmapi/llm_args.py of 1.2.1.
+    Source: ``spec_dec_mode`` of the drafting classes, tensorrt_llm/llmapi/llm_args.py of 1.2.1.
     """
     drafts = arguments.get(SPECULATION)
     if not drafts or drafts.get("decoding_type") in _WITHOUT_MODEL:
@@ -73,11 +74,11 @@ def is_cpp_sampler(arguments: Mapping[str, Any], version: str | None = None) -> 
 
 
 def why_greedy(version: str, arguments: Mapping[str, Any]) -> str | None:
-    """Return the reason if every request gets the likeliest token, whatever it asks for.
+    """Return why every request gets the likeliest token regardless of its parameters, if so.
 
     The first word is the argument at fault.
     """
-    outcome = f"TensorRT-LLM {version} then answers every request with the likeliest tokens, "
+    outcome = f"TensorRT-LLM {version} then returns the likeliest tokens for every request,"
     outcome += "whatever its temperature"
     if drafts_within(version, arguments):
         if not holds("drafts_sample", version):
@@ -101,7 +102,7 @@ def honours_penalties(version: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def lacking_fields(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of fields of sampling that the sampler drops, of some values at least."""
+    """Return the names of sampling fields that the sampler drops for some values at least."""
     lacks = {
         "min_p": not honours_min_p(version, arguments),
         "temperature": not honours_temperature(version, arguments),
@@ -112,18 +113,18 @@ def lacking_fields(version: str, arguments: Mapping[str, Any]) -> frozenset[str]
 
 
 def honours_seeds(version: str, arguments: Mapping[str, Any]) -> bool:
-    """Return True if equal seeds give equal answers."""
+    """Return True if equal seeds give equal output."""
     if drafts_within(version, arguments):
         return holds("drafts_have_seeds", version)
     return holds("torch_sampler_has_seeds", version) or is_cpp_sampler(arguments, version)
 
 
 def honours_min_p(version: str, arguments: Mapping[str, Any]) -> bool:
-    """Return True if `min_p` limits the tokens to draw from.
+    """Return True if `min_p` limits the candidate tokens.
 
-    The C++ sampler's modes but those of drafts and beams have it: ``DecodingMode`` of
-    cpp/include/tensorrt_llm/executor/types.h and layers/samplingLayer.cpp, near 0.20. One of drafts
-    within the model refuses it (pull request 16590).
+    All modes of the C++ sampler except drafting and beam search have it: ``DecodingMode`` of
+    cpp/include/tensorrt_llm/executor/types.h and layers/samplingLayer.cpp, near 0.20. The sampler
+    of drafting within the model refuses it (pull request 16590).
     """
     if drafts_within(version, arguments):
         return False
@@ -131,12 +132,12 @@ def honours_min_p(version: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def honours_temperature(version: str, arguments: Mapping[str, Any]) -> bool:
-    """Return True if a temperature other than 0 and 1 has an effect, and `top_k` beside `top_p`."""
+    """Return True if temperatures other than 0 and 1, and `top_k` with `top_p`, have an effect."""
     if drafts_within(version, arguments):
         return True
     return is_cpp_sampler(arguments, version) or holds("torch_sampler_has_temperature", version)
 
 
 def reports_alternatives(version: str | None, arguments: Mapping[str, Any]) -> bool:
-    """Return True if the likeliest other tokens are known."""
+    """Return True if the sampler reports the likeliest other tokens."""
     return not (drafts_within(version, arguments) or is_cpp_sampler(arguments, version))

@@ -1,10 +1,11 @@
-"""Arguments of ``tensorrt_llm.LLM`` whose fields depend on a kind: drafts and sparse attention.
+"""Arguments of ``tensorrt_llm.LLM`` with fields by kind: speculation and sparse attention.
 
-Each kind is a class that forbids the fields of others. Some of their rules are checked by
-``TorchLlmArgs.validate_speculative_config`` only, some by an assertion without a text. Source:
-``llmapi/llm_args.py`` of TensorRT-LLM, as `releases/llm_arguments.toml` names it.
+Each kind is a class that refuses the fields of other kinds. Some rules are only checked by
+``TorchLlmArgs.validate_speculative_config``, some by an assertion without a message. Source:
+``llmapi/llm_args.py`` of TensorRT-LLM, as given in `releases/llm_arguments.toml`.
 
-A renamed field may have any of its names: the backend finds the one of the installed class.
+A renamed field may be given by any of its names: the backend uses the one that the installed class
+has.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SPARSE_ATTENTION = "sparse_attention_config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A kind of drafts or of sparse attention.
+    """A kind of speculative decoding or of sparse attention.
 
     `releases/llm_arguments.toml` explains the columns.
     """
@@ -53,13 +54,13 @@ DECODING_TYPES = tuple(row.name for row in _DRAFTS)
 
 DRAFT_MODEL = ("speculative_model", "speculative_model_dir", "pytorch_weights_path")
 MTP_LENGTH = ("num_nextn_predict_layers", "max_draft_len")
-"""In MTP they are one number, which is the first one up to 1.2, and the second one from 1.3 on."""
+"""Two names of one number in MTP: the first is read up to 1.2, the second from 1.3 on."""
 RENAMED = (
     DRAFT_MODEL,
     ("begin_thinking_phase_token", "BEGIN_THINKING_PHASE_TOKEN"),
     ("end_thinking_phase_token", "END_THINKING_PHASE_TOKEN"),
 )
-"""The names of one field over the releases."""
+"""Names of renamed fields over the releases."""
 
 _ALGORITHM = "algorithm"
 _LENGTH, _TREE, _TOP = "max_draft_len", "eagle_choices", "dynamic_tree_max_topK"
@@ -71,8 +72,8 @@ def parse_drafts(values: Mapping[str, Any], version: str | None) -> dict[str, An
     """Check `speculative_config`.
 
     Raises:
-        SettingsError: a kind or field that the release lacks, one that is missing, values that
-            contradict each other, or a draft model that is no folder of the container.
+        SettingsError: a kind or field is not available in the release, a field is missing, values
+            contradict each other, or a draft model is not a folder in the container.
     """
     kind = _variant(SPECULATION, "decoding_type", values, _DRAFTS, version)
     parsed = parse_fields(values, _rows(SPECULATION, kind), f"{SPECULATION}.", version)
@@ -93,7 +94,7 @@ def parse_sparse_attention(values: Mapping[str, Any], version: str | None) -> di
     """Check `sparse_attention_config`; releases from 1.3 on have further algorithms.
 
     Raises:
-        SettingsError: an algorithm or field that the release lacks.
+        SettingsError: an algorithm or field is not available in the release.
     """
     is_known = any(row.name == values.get(_ALGORITHM) for row in _SPARSE)
     if not is_known and version is not None and not holds("knows_arguments", version):
@@ -104,7 +105,7 @@ def parse_sparse_attention(values: Mapping[str, Any], version: str | None) -> di
 
 
 def variant_fields(argument: str, values: Mapping[str, Any]) -> tuple[Argument, ...]:
-    """Return the fields of the kind that a mapping names; none for an unknown kind."""
+    """Return the fields of the kind that a mapping specifies; none for an unknown kind."""
     names = {SPECULATION: "decoding_type", SPARSE_ATTENTION: _ALGORITHM}
     given = values.get(names[argument]) if argument in names else None
     found = next((row for row in VARIANTS.get(argument, ()) if row.name == given), None)
@@ -141,14 +142,17 @@ def _check_names(parsed: Mapping[str, Any], kind: str) -> None:
     for names in (*RENAMED, *((MTP_LENGTH,) if kind == "MTP" else ())):
         given = [name for name in names if name in parsed]
         if len({str(parsed[name]) for name in given}) > 1:
-            raise _error(given[1], f"differs from {given[0]}, which is the same; remove one.")
+            raise _error(
+                given[1],
+                f"differs from {given[0]}, which is another name of the same field; remove one.",
+            )
 
 
 def _check_model(parsed: Mapping[str, Any], kind: Variant) -> None:
     name = next((name for name in DRAFT_MODEL if name in parsed), None)
     if name is None:
         if kind.model:
-            raise _error(DRAFT_MODEL[0], f"is missing; {kind.name} needs the draft's folder.")
+            raise _error(DRAFT_MODEL[0], f"is missing; {kind.name} needs the draft model's folder.")
     elif not parsed[name].startswith("/"):
         raise _error(
             name,
@@ -163,7 +167,7 @@ def _check_tree(parsed: dict[str, Any]) -> None:
         if parsed.get(_DYNAMIC):
             raise _error(_DYNAMIC, f"is set with {_TREE}; remove one of them.")
         if any(len(path) > 1 and path[:-1] not in choices for path in choices):
-            raise _error(_TREE, "has a path whose beginning is no path of it.")
+            raise _error(_TREE, "contains a path whose prefix is not in the list.")
     if not parsed.get(_DYNAMIC):
         return
     if _TOP not in parsed:
@@ -174,7 +178,7 @@ def _check_tree(parsed: dict[str, Any]) -> None:
 
 
 def _read_tree(choices: Any) -> list[list[int]]:
-    """Return paths as a list; 1.0 and 1.1 take no text."""
+    """Return paths as a list; 1.0 and 1.1 do not accept text."""
     try:
         tree = ast.literal_eval(choices) if isinstance(choices, str) else choices
     except (ValueError, SyntaxError):
@@ -205,7 +209,7 @@ def _check_schedule(parsed: Mapping[str, Any], version: str | None) -> None:
     if longest is not None and sizes[first] != longest:
         raise _error(_SCHEDULE, f"must have {_LENGTH}, {longest}, for its smallest batch size.")
     if version is not None and holds("schedules_begin_at_one", version) and int(first) != 1:
-        raise _error(_SCHEDULE, f"must begin with batch size 1 in TensorRT-LLM {version}.")
+        raise _error(_SCHEDULE, f"must start with batch size 1 in TensorRT-LLM {version}.")
     if _CONCURRENCY in parsed:
         raise _error(_CONCURRENCY, f"is set with {_SCHEDULE}; remove one of them.")
 

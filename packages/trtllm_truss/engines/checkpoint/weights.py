@@ -1,10 +1,10 @@
 """The weights of a Hugging Face checkpoint: architecture, files and number format.
 
-Architectures are those that the LLM API's PyTorch backend loads, by TensorRT-LLM release. Files are
-safetensors, in one file or in shards with an index. The LLM API loads ``*.safetensors`` of the top
-folder, without files named "consolidated" where shards exist
+Architectures are listed as the LLM API's PyTorch backend loads them, by TensorRT-LLM release. Files
+are safetensors, in one file or in shards with an index. The LLM API loads ``*.safetensors`` of the
+top folder, without files named "consolidated" where shards exist
 (``_torch/models/checkpoints/hf/weight_loader.py`` in NVIDIA/TensorRT-LLM). ``config.json`` and
-``hf_quant_config.json`` name the number format.
+``hf_quant_config.json`` specify the number format.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _CHUNKED_LATENTS = read_facts("architectures", "chunked_latents")
 
 
 def chunks_prompts(architecture: str, version: str | None) -> bool:
-    """Return False for a model without chunked prefill in a release; None is the newest."""
+    """Return False if a release does not chunk a model's prefill; None means the newest release."""
     return not _holds(_WITHOUT_CHUNKS.get(architecture), version)
 
 
 def reuses_blocks(architecture: str, version: str | None) -> bool:
-    """Return False for a model without block reuse in a release; None is the newest."""
+    """Return False if a release does not reuse a model's blocks; None means the newest release."""
     return not _holds(_WITHOUT_REUSE.get(architecture), version)
 
 
 def chunks_latents(version: str | None, gpu: ComputeCapability | None) -> bool:
-    """Return False where latent attention cannot be chunked; None is any release, or any GPU."""
+    """Return False if latent attention cannot be chunked; None means any release or any GPU."""
     if version is None or gpu is None:
         return True
     return _holds(_CHUNKED_LATENTS.get(f"{gpu[0]}.{gpu[1]}"), version)
@@ -82,11 +82,11 @@ _SHARD = re.compile(r"-[0-9]{5}-of-([0-9]{5})\.safetensors$")
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The files that are loaded.
+    """The weight files that are loaded.
 
     Attributes:
-        names: in the checkpoint's folder.
-        total_bytes: of all files, about the GPU memory of the weights over all ranks.
+        names: paths in the checkpoint's folder.
+        total_bytes: size of all files, about the GPU memory of the weights over all ranks.
     """
 
     names: tuple[str, ...]
@@ -94,10 +94,10 @@ class WeightFiles:
 
 
 def find_weights(sizes: Mapping[str, int], index: object | None) -> WeightFiles:
-    """Select the weights of a checkpoint and verify that the listing has all of them.
+    """Select a checkpoint's weights and verify that the listing contains all of them.
 
     Args:
-        sizes: bytes of every file by its path below the checkpoint's folder.
+        sizes: size in bytes of every file, by path below the checkpoint's folder.
         index: the parsed `INDEX_FILE`; None without one.
 
     Raises:
@@ -151,14 +151,17 @@ def _require_all_shards(names: Sequence[str]) -> None:
 
 
 QUANTIZATION_FILE = "hf_quant_config.json"
-"""ModelOpt's description of quantized weights, beside a checkpoint's ``config.json``."""
+"""ModelOpt's description of quantized weights, next to a checkpoint's ``config.json``."""
 
 _MAX_NAME = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A method that TensorRT-LLM reads; `releases/number_formats.toml` explains the columns."""
+    """A quantization method that TensorRT-LLM reads.
+
+    `releases/number_formats.toml` explains the columns.
+    """
 
     name: str
     title: str
@@ -171,7 +174,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadMethod:
-    """A method that it does not read."""
+    """A quantization method that it does not read."""
 
     name: str
     title: str
@@ -187,9 +190,9 @@ class WeightFormat:
     """A number format.
 
     Attributes:
-        quantization: in TensorRT-LLM's names.
-        name: for messages; empty for weights that are not quantized.
-        since: the first TensorRT-LLM that reads it; None if none does.
+        quantization: by TensorRT-LLM's names.
+        name: for messages; empty for unquantized weights.
+        since: the first TensorRT-LLM release that reads it; None if none does.
     """
 
     quantization: Quantization
@@ -202,7 +205,7 @@ def weight_format(checkpoint: Checkpoint, described: object = None) -> WeightFor
 
     Args:
         checkpoint: the contents of ``config.json``.
-        described: the parsed `QUANTIZATION_FILE`, if there is one; it wins.
+        described: the parsed `QUANTIZATION_FILE`, if any; takes precedence.
     """
     section = checkpoint.quantization
     if isinstance(described, Mapping):

@@ -1,8 +1,9 @@
-"""A TensorRT-LLM engine's ``config.json``, of any era, the runtime's rules, and the ranks' files.
+"""A TensorRT-LLM engine's ``config.json`` of any era, the runtime's rules, and the rank files.
 
-Source of the rules, the C++ runtime that loads the engine: ``cpp/tensorrt_llm/runtime/
-gptJsonConfig.cpp`` and ``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NVIDIA/TensorRT-LLM
-(read at 0.5, 0.9, 0.12, 0.16 and 1.0), and ``batch_manager/trtGptModel.h`` for prompt lengths.
+Source of the rules: the C++ runtime that loads the engine,
+``cpp/tensorrt_llm/runtime/gptJsonConfig.cpp`` and
+``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NVIDIA/TensorRT-LLM (read at 0.5, 0.9, 0.12,
+0.16 and 1.0), and ``batch_manager/trtGptModel.h`` for prompt lengths.
 
 The file has one of two schemas:
 
@@ -15,7 +16,7 @@ NVIDIA/TensorRT-LLM, and ``examples/llama/build.py`` at 0.7.
 
 The runtime computes the names of the ranks' files (``GptJsonConfig::engineFilename``):
 ``rankR.engine`` for an engine with a version, ``<name>_<dtype>_tpN[_ppM]_rankR.engine`` for one
-without. Any other ``.engine`` file is never opened.
+without. The runtime never opens any other ``.engine`` file.
 """
 
 from __future__ import annotations
@@ -56,18 +57,18 @@ class Parallelism:
 
 
 class BuildLimits(JsonObject):
-    """Sizes that the build fixed.
+    """Sizes fixed by the build.
 
     Attributes:
         max_batch_size: sequences that run at once.
-        max_beam_width: beams a request may ask for.
-        max_input_tokens: ``max_input_len``, which binds only engines without packed input and
+        max_beam_width: maximum beams per request.
+        max_input_tokens: ``max_input_len``, which limits only engines without packed input and
             context FMHA; see `EngineConfig.max_prompt_tokens`.
         max_sequence_tokens: prompt and generated tokens together: ``max_seq_len``, up to 0.10
             ``max_input_len + max_output_len``.
         max_batch_tokens: ``max_num_tokens``, tokens of one step over all sequences, if recorded.
-        gather_context_logits: the logits of a prompt can be returned.
-        gather_generation_logits: those of generated tokens.
+        gather_context_logits: a prompt's logits can be returned.
+        gather_generation_logits: the logits of generated tokens can be returned.
         speculative_decoding_mode: a bit of `SpeculativeDecodingMode`; 1 is none.
     """
 
@@ -119,12 +120,12 @@ class Plugins(JsonObject):
     Attributes:
         attention: the GPT attention plugin.
         packed_input: ``remove_input_padding``.
-        paged_kv_cache: the cache is cut into blocks.
+        paged_kv_cache: the cache is divided into blocks.
         context_fmha: fused attention over prompts.
         paged_context_fmha: the same over a paged cache: KV-cache reuse and chunked context.
-        paged_state: a recurrent model's state is cut into blocks.
+        paged_state: a recurrent model's state is divided into blocks.
         mamba_conv1d: the plugin of recurrent models.
-        managed_weights: weights are in ``rankN_managed_weights.safetensors`` beside the engine.
+        managed_weights: weights are in ``rankN_managed_weights.safetensors`` next to the engine.
         tokens_per_block: tokens of one block of the paged cache.
         lora: adapters can be applied.
     """
@@ -142,7 +143,7 @@ class Plugins(JsonObject):
 
 
 class ReturnedLogits(NamedTuple):
-    """Logits that a request may ask for: those of its prompt, and of its generated tokens."""
+    """Logits that a request may ask for: of its prompt, and of its generated tokens."""
 
     context: bool = False
     generation: bool = False
@@ -153,16 +154,16 @@ NO_LOGITS = ReturnedLogits()
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One TensorRT-LLM engine, by its ``config.json``.
+    """One TensorRT-LLM engine, described by its ``config.json``.
 
     Attributes:
         version: the TensorRT-LLM version that built it; None in the schema of 0.5 to 0.7.
-        assumed_version: `version`, or the newest release that writes a file like this one.
-        name: the architecture (``LlamaForCausalLM``), in the old schema the builder's name.
+        assumed_version: `version`, or the newest release that writes such a file.
+        name: the architecture (``LlamaForCausalLM``); in the old schema, the builder's name.
         recurrent: the model has a state instead of, or in addition to, a KV cache.
-        built_on: the GPU of the build as ``auto_parallel_config.cluster_key`` spells it (``L4``,
-            ``A100-SXM-80GB``, ``NVIDIA-RTX-A6000``); None where it is not recorded.
-        logits: what the build gathers in a form that can be read.
+        built_on: the build's GPU as ``auto_parallel_config.cluster_key`` spells it (``L4``,
+            ``A100-SXM-80GB``, ``NVIDIA-RTX-A6000``); None if not recorded.
+        logits: logits that the build gathers in a readable form.
     """
 
     version: str | None
@@ -178,7 +179,7 @@ class EngineConfig:
     logits: ReturnedLogits = NO_LOGITS
 
     def max_prompt_tokens(self, *, chunked_context: bool = False) -> int:
-        """Return the tokens of the longest prompt that the runtime accepts.
+        """Return the number of tokens of the longest prompt that the runtime accepts.
 
         With chunked context only the sequence limits it; with packed input and context FMHA a
         prompt must fit into one step, and ``max_input_len`` has no effect
@@ -205,7 +206,7 @@ class EngineConfig:
 
     @property
     def batching_gaps(self) -> tuple[str, ...]:
-        """Build options that in-flight batching needs and this engine lacks.
+        """Build options that in-flight batching needs and this engine does not have.
 
         The names are those of ``config.json``; the rule is ``supportsInflightBatching`` of the
         runtime.
@@ -235,9 +236,9 @@ class RankFiles:
     """The engine files of a repository, compared with its ``config.json``.
 
     Attributes:
-        names: files that the runtime opens, by rank; with managed weights each rank's second file
+        names: files that the runtime opens, by rank; with managed weights, each rank's second file
             follows the engines.
-        missing: those of `names` that the repository lacks.
+        missing: files of `names` that the repository does not have.
         surplus: engine files that nothing opens.
         largest_rank_bytes: size of the largest rank, about the GPU memory of its weights.
     """
@@ -248,21 +249,21 @@ class RankFiles:
     largest_rank_bytes: int
 
     def of_ranks(self, ranks: Collection[int]) -> tuple[str, ...]:
-        """Return the files that some of the ranks open."""
+        """Return the files that the given ranks open."""
         world_size = sum(name.endswith(ENGINE_SUFFIX) for name in self.names)
         return tuple(name for i, name in enumerate(self.names) if i % world_size in ranks)
 
     def held_for(self, ranks: Collection[int]) -> RankFiles:
-        """Return the comparison for a process that holds the files of some ranks only."""
+        """Return the comparison for a process that has the files of some ranks only."""
         own = self.of_ranks(ranks)
         return replace(self, missing=tuple(name for name in self.missing if name in own))
 
 
 def opened_ranks(split: Parallelism) -> tuple[int, ...]:
-    """Return the rank whose file each process of the MPI job opens, by the process's place.
+    """Return the rank whose file each process of the MPI job opens, by process number.
 
     The leader, process 0, belongs to the last pipeline stage: the executor reverses the order of
-    the stages, and keeps the order within each. Source: ``initializeWorkers`` of
+    the stages and keeps the order within each. Source: ``initializeWorkers`` of
     ``cpp/tensorrt_llm/executor/executorImpl.cpp`` in NVIDIA/TensorRT-LLM, near 0.19 and near 1.1.
     """
     places = list(range(split.world_size))
@@ -275,7 +276,7 @@ def opened_ranks(split: Parallelism) -> tuple[int, ...]:
 
 
 def match_rank_files(config: EngineConfig, sizes: Mapping[str, int]) -> RankFiles:
-    """Compare files, in bytes by name, with those that the engine's runtime opens."""
+    """Compare files, given with their sizes, with the ones that the engine's runtime opens."""
     ranks = range(config.parallelism.world_size)
     engines = [_engine_name(config, rank) for rank in ranks]
     weights = (
@@ -397,7 +398,7 @@ def parse_config(config: Mapping[str, Any]) -> EngineConfig:
     """Read an engine's parsed ``config.json``.
 
     Args:
-        config: the file's JSON object.
+        config: the JSON object in the file.
 
     Raises:
         ArtifactError: it has neither schema, or a required value is missing or wrong.
@@ -422,7 +423,7 @@ def _read_new(config: _NewConfig) -> EngineConfig:
     model, build = config.pretrained_config, config.build_config
     mapping, algorithm = model.mapping, model.quantization.quant_algo
     plugins = build.plugin_config
-    # `kv_cache_type`, from 0.13; the plugin's flag of the same meaning is older.
+    # `kv_cache_type`, from 0.13; the plugin's flag with the same meaning is older.
     paged = plugins.paged_kv_cache or build.kv_cache_type.upper() in _PAGED_CACHE_TYPES
     return EngineConfig(
         version=config.version,
@@ -467,11 +468,11 @@ def _read_old(config: _OldConfig) -> EngineConfig:
 def _logits(config: _NewConfig) -> ReturnedLogits:
     """Return the logits that a release's backend sends for this engine.
 
-    With drafts in the engine the executor fails the step of a request for logits
+    With drafts in the engine, the executor fails the step of a request for logits
     (``handleContextLogits.cpp`` and ``handleGenerationLogits.cpp`` of
     cpp/tensorrt_llm/batch_manager in NVIDIA/TensorRT-LLM, near 1.0). The backend fails the response
-    if their type is not that of `config.pbtxt` (``fillTritonResponse`` of model_instance_state.cc
-    in triton-inference-server/tensorrtllm_backend, v0.17.0 to v0.19.0).
+    if their type differs from `config.pbtxt` (``fillTritonResponse`` of model_instance_state.cc in
+    triton-inference-server/tensorrtllm_backend, v0.17.0 to v0.19.0).
     """
     build = config.build_config
     if (
@@ -500,7 +501,7 @@ def _parallelism(tensor: int, pipeline: int, context: int) -> Parallelism:
 
 def _shape(model: _Shape, layers: int, heads: int, kv_heads: int | None) -> Shape:
     kinds = model.layer_types or [_ATTENTION_LAYER]
-    # A shorter list of kinds is a pattern that repeats.
+    # A shorter list of kinds is a repeating pattern.
     attentive = [kinds[layer % len(kinds)] == _ATTENTION_LAYER for layer in range(layers)]
     per_layer = model.num_kv_heads_per_layer
     if len(per_layer) != sum(attentive):

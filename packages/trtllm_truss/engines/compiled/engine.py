@@ -1,4 +1,4 @@
-"""Engines of `trtllm-build`, one file per rank, and their compatibility with settings and image.
+"""Engines built by `trtllm-build`, and their compatibility with settings and image.
 
 An engine runs only on the TensorRT that built it, and its plugins tie it to the TensorRT-LLM
 release, so versions must be equal. Versions with the same numbers (``0.17.0`` and
@@ -53,10 +53,10 @@ _NORMALIZE = "normalize_log_probs"
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledEngine(GpuEngine):
-    """An engine of `trtllm-build`.
+    """An engine built by `trtllm-build`.
 
     Attributes:
-        logits: the logits of the build that the settings leave whole.
+        logits: logits of the build that the settings leave complete.
     """
 
     backend = "tensorrtllm"
@@ -87,7 +87,8 @@ class CompiledEngine(GpuEngine):
             <name>/config.pbtxt                         Triton's, ignored
             <name>/tokenizer_config.json, …             the tokenizer
 
-        The repository is the folder above ``<name>``, that folder itself, or one further up.
+        The repository may be the folder above ``<name>``, that folder itself, or one level further
+        up.
         """
         of_lmi = _lmi_folders(sizes)
         if len(of_lmi) > 1:
@@ -151,8 +152,8 @@ class CompiledEngine(GpuEngine):
         ):
             if recorded is not None and recorded != found:
                 raise ArtifactError(
-                    f"{MANIFEST_FILE} has {name} {recorded}, but {CONFIG_FILE} has {found}; they "
-                    "are from different builds: upload all files of one."
+                    f"{MANIFEST_FILE} has {name} {recorded}, but {CONFIG_FILE} has {found}; "
+                    "they are from different builds: upload all files of one."
                 )
 
     # Compatibility with the settings and the host
@@ -194,11 +195,11 @@ class CompiledEngine(GpuEngine):
         return replace(self, rank_files=self.rank_files.held_for(ranks))
 
     def lacks_guides(self, version: str | None) -> str:
-        """Return why guided decoding cannot be turned on; empty if it can.
+        """Return why guided decoding cannot be enabled; empty if it can.
 
         The executor accepts it with drafts (``TrtGptModelInflightBatching`` of
-        cpp/tensorrt_llm/batch_manager in NVIDIA/TensorRT-LLM, near 1.0), but no source says that
-        drafts follow guides.
+        cpp/tensorrt_llm/batch_manager in NVIDIA/TensorRT-LLM, near 1.0), but no source confirms
+        that drafts follow guides.
         """
         if self.config.limits.has_drafts:
             return "does not go with the engine's speculative decoding"
@@ -221,7 +222,7 @@ class CompiledEngine(GpuEngine):
         return self.scheduling(settings.runtime).overcommits
 
     def max_stream_tokens(self, runtime: RuntimeOptions) -> int | None:
-        # The last token is never an input of a restart.
+        # The last token is never an input when a request restarts.
         limit = self.max_input_tokens + 1
         bounded = limit < self.max_sequence_tokens
         return limit if bounded and self.scheduling(runtime).limits_streams else None
@@ -229,7 +230,7 @@ class CompiledEngine(GpuEngine):
     def scheduling(self, runtime: RuntimeOptions) -> Scheduling:
         """Return the effective scheduling.
 
-        Without settings: chunks where the engine supports them, and with chunks `max_utilization`.
+        Without settings: chunks if the engine supports them, and with chunks `max_utilization`.
         """
         chunked, policy = runtime.enable_chunked_context, runtime.batch_scheduler_policy
         can_evict = holds("policy_of_settings", self.config.assumed_version)
@@ -254,16 +255,16 @@ class CompiledEngine(GpuEngine):
         return self.config.shape.vocab_size if any(self.logits) else 0
 
     def lost_logits(self, runtime: RuntimeOptions) -> Iterator[tuple[str, str]]:
-        """Yield the names of `ReturnedLogits` that have gaps, and the setting that prevents them.
+        """Yield the `ReturnedLogits` that would have gaps, and the setting that prevents them.
 
-        An eviction counts the generated tokens to the prompt, and later logits overwrite earlier
+        An eviction adds the generated tokens to the prompt, and later logits overwrite earlier
         ones: ``pause`` of llmRequest.h, ``copyStreamingGenerationLogits`` of
-        handleGenerationLogits.cpp. With overlap tokens may not be counted yet when their logits
-        are copied (``mNumPreDecodedTokens``). The part of a prompt that the KV cache had has none:
-        handleContextLogits.cpp ("not all context logits could be produced"). All are in
+        handleGenerationLogits.cpp. With overlap, tokens may not be counted yet when their logits
+        are copied (``mNumPreDecodedTokens``). Prompt tokens from the KV cache have no logits:
+        handleContextLogits.cpp ("not all context logits could be produced"). All in
         cpp/tensorrt_llm/batch_manager of NVIDIA/TensorRT-LLM, near 1.0.
         """
-        explicit = runtime.parameters.get("enable_kv_cache_reuse")  # blank is true
+        explicit = runtime.parameters.get("enable_kv_cache_reuse")  # blank means true
         ends_reuse = holds("context_logits_end_reuse", self.config.assumed_version)
         may_reuse = not (ends_reuse or explicit is False)
         for name, built in self.config.logits._asdict().items():
@@ -278,7 +279,7 @@ class CompiledEngine(GpuEngine):
 
     @property
     def one_beam_width(self) -> bool:
-        """TensorRT-LLM up to 0.9 refuses other widths than that of all requests."""
+        """TensorRT-LLM up to 0.9 requires the same width of all requests."""
         return not holds("any_beam_width", self.config.assumed_version)
 
     @property
@@ -304,9 +305,9 @@ class CompiledEngine(GpuEngine):
         return super().why_refused(field)
 
     def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
-        """TensorRT-LLM counts blocks, those of every window of attention together.
+        """TensorRT-LLM counts blocks, those of all attention windows together.
 
-        With several windows they are no measure of the prompt. Source:
+        With several windows the count is no measure of the prompt. Source:
         ``KVCacheManager::addSequence`` of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp in
         NVIDIA/TensorRT-LLM, near 0.19 and 1.1.
         """
@@ -329,16 +330,17 @@ class CompiledEngine(GpuEngine):
         parameters = executor_parameters(
             settings.runtime, self.scheduling(settings.runtime), self.beam_limit(settings), version
         )
-        # NVIDIA's default relates a token to those that it was drawn from, so that all are 0 in
-        # greedy decoding: topKStage2Sampling of cpp/tensorrt_llm/kernels/samplingTopKKernels.cu in
-        # NVIDIA/TensorRT-LLM, 0.8 to 1.2. Pull request 12366, of March 2026, turned it.
+        # NVIDIA's default reports a token's probability relative to the candidates it was drawn
+        # from, so all are 0 in greedy decoding: topKStage2Sampling of
+        # cpp/tensorrt_llm/kernels/samplingTopKKernels.cu in NVIDIA/TensorRT-LLM, 0.8 to 1.2. Pull
+        # request 12366, of March 2026, changed it.
         if any(row.name == _NORMALIZE for row in rows_for(PARAMETERS, version)):
             parameters.setdefault(_NORMALIZE, False)
         if tokenizer_info is not None:
             parameters[_TOKENIZER_INFO] = str(tokenizer_info)
         if settings.node_count > 1:
             parameters[_NUM_NODES] = settings.node_count
-            # A rank's GPU is else its number modulo the GPUs per host that the build assumed.
+            # Otherwise a rank's GPU is its number modulo the GPUs per host that the build assumed.
             here = self.world_size // settings.node_count
             parameters.setdefault(_GPUS, tuple(range(here)))
         return ModelConfig(self.folder, parameters, inputs=(), outputs=())
@@ -372,8 +374,9 @@ class CompiledEngine(GpuEngine):
         built_on = self.config.built_on
         if built_on is None:
             return [
-                "An engine runs only on the GPU generation that built it, and config.json does not "
-                f"record which: unless it is that of {accelerator}, run init with --accelerator."
+                "An engine runs only on the GPU generation that built it, and config.json does "
+                f"not record which: unless it is that of {accelerator}, run init with "
+                "--accelerator."
             ]
         return [f"The engine was built on {built_on} (auto_parallel_config.cluster_key)."]
 
@@ -396,7 +399,7 @@ def cache_shape(config: EngineConfig) -> CacheShape:
 
 
 def _lmi_folders(sizes: Mapping[str, int]) -> list[str]:
-    """List folders with a ``config.pbtxt`` and engines in their folder ``1``, at most two deep."""
+    """List folders with ``config.pbtxt`` and with engines in ``1/``, at most two levels deep."""
     versions = {PurePosixPath(name).parent for name in sizes if name.endswith(ENGINE_SUFFIX)}
     folders = {version.parent for version in versions if version.name == "1"}
     names = ["" if folder == PurePosixPath() else str(folder) for folder in folders]
@@ -423,9 +426,9 @@ def check_compiled(
 
 
 def _gpu_of_build(engine: CompiledEngine, host: HostInfo) -> Iterator[Diagnostic]:
-    """Yield a warning if config.json records another kind of GPU than config.yaml names.
+    """Yield a warning if config.json records another kind of GPU than config.yaml specifies.
 
-    `auto_parallel_config.cluster_key` may be a guess of the build's, so it blocks no start.
+    `auto_parallel_config.cluster_key` may be a guess of the build, so it does not block the start.
     """
     built_on = engine.config.built_on
     request = parse_accelerator(host.accelerator) if host.accelerator else None
@@ -497,9 +500,9 @@ def _unused_parameters(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
 
 
 def _decoding_mode(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
-    """Find a mode that has one of the two layers for limits.
+    """Find a mode that has only one of the two layers for limits.
 
-    Neither layer then chooses a token of a request that the other is for: `skipDecode` in
+    Neither layer then chooses a token for a request that needs the other: `skipDecode` in
     cpp/tensorrt_llm/layers/topKSamplingLayer.cpp and topPSamplingLayer.cpp (near 0.14 to 0.20).
     """
     mode = runtime.parameters.get("decoding_mode")
@@ -513,7 +516,7 @@ def _decoding_mode(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
 
 
 def _scheduling(runtime: RuntimeOptions, engine: CompiledEngine) -> Iterator[Diagnostic]:
-    """Yield the consequences of an explicit policy that the executor refuses requests for."""
+    """Yield the consequences of an explicit policy with which the executor refuses requests."""
     if runtime.batch_scheduler_policy != MAX_UTILIZATION:
         return
     if has_encoder(runtime):
@@ -531,9 +534,9 @@ def _scheduling(runtime: RuntimeOptions, engine: CompiledEngine) -> Iterator[Dia
         )
         yield warning(
             "streams_limited",
-            f"{_POLICY} is {MAX_UTILIZATION} without context chunking, so prompt and answer are "
-            f"limited to {limit} tokens together, of {engine.max_sequence_tokens}; remove it, or "
-            f"{chunks}.",
+            f"{_POLICY} is {MAX_UTILIZATION} without context chunking, so prompt and output are "
+            f"limited to {limit} tokens together, of {engine.max_sequence_tokens}; remove it, "
+            f"or {chunks}.",
         )
 
 

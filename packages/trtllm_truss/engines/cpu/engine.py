@@ -29,7 +29,7 @@ PARAMETERS = frozenset(
         *("exclude_input_in_output", "normalize_log_probs"),
     )
 )
-"""Keys of `runtime` that it acts on (`trtllm_backends.openvino_genai.engine`)."""
+"""Keys of `runtime` that the CPU engine supports (`trtllm_backends.openvino_genai.engine`)."""
 
 _OPENVINO_PREFIX = "openvino_"
 _MAX_BATCH_SIZE = 64
@@ -45,7 +45,7 @@ class CpuEngine(Engine):
     """A model on the CPU."""
 
     backend = "openvino_genai"
-    title = named = "an engine of the CPU"
+    title = named = "a CPU engine"
     answering = "the CPU engine"
     refused_fields = frozenset({"bad_words"})
     wanted = f"one {GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU)"
@@ -53,7 +53,7 @@ class CpuEngine(Engine):
     requirements = ("openvino-genai==2026.4.1.0",)
     wheels = ("nvidia-pytriton",)
     call_share = 1 / 4
-    """A step of 64 requests takes 200 ms on two cores, one of 16 takes 80 ms."""
+    """A step of 64 requests takes 200 ms on two cores; a step of 16 takes 80 ms."""
     counts_guides = True
     rounds_by_rows = True
     guides_set_the_end = True
@@ -76,7 +76,7 @@ class CpuEngine(Engine):
 
     @classmethod
     def describe(cls, sizes: Mapping[str, int], contents: Mapping[str, object]) -> Engine:
-        """Describe an OpenVINO IR; the limits of a GGUF file are in the file (`is_described`)."""
+        """Describe an OpenVINO IR; a GGUF file contains its own limits (`is_described`)."""
         if _ggufs(sizes):
             return cls._of_context(0)
         if CONFIG_FILE not in contents:
@@ -93,8 +93,8 @@ class CpuEngine(Engine):
         context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
         if not isinstance(context, int) or not 2 <= context <= INT32_MAX:
             raise ArtifactError(
-                f"{ggufs[0]} has no context length from 2 to {INT32_MAX} in its metadata; convert "
-                "it again."
+                f"{ggufs[0]} has no context length from 2 to {INT32_MAX} in its metadata; "
+                "convert it again."
             )
         return cls._of_context(context)
 
@@ -114,7 +114,7 @@ class CpuEngine(Engine):
         yield (
             "generation.max_tokens",
             _MAX_TOKENS,
-            "of requests that set none: a CPU takes minutes to fill a context",
+            "for requests that set none: a CPU takes minutes to fill a context",
         )
 
     def needed_files(
@@ -127,16 +127,16 @@ class CpuEngine(Engine):
         if settings.node_count > 1:
             yield error(
                 "nodes_unsupported",
-                f"config.yaml: model_metadata.nodes is {settings.node_count}, but an engine of the "
-                "CPU runs on one host; remove it.",
+                f"config.yaml: model_metadata.nodes is {settings.node_count}, but a CPU engine "
+                "runs on one host; remove it.",
             )
         yield from self.check_parameters(settings.runtime, host)
         for name in settings.runtime.parameters:
             if name not in PARAMETERS:
                 yield warning(
                     "runtime_key_unused",
-                    f"config.yaml: model_metadata.runtime.{name} has no effect on an engine of the "
-                    "CPU; remove it, or keep it for GPUs.",
+                    f"config.yaml: model_metadata.runtime.{name} has no effect on a CPU engine; "
+                    "remove it, or keep it for GPUs.",
                 )
         if host.accelerator is not None:
             yield warning(
@@ -154,7 +154,7 @@ class CpuEngine(Engine):
         return KV_BLOCK_TOKENS
 
     def overcommits(self, settings: Settings) -> bool:
-        """Requests wait for their cache unless told otherwise."""
+        """Requests wait for cache space unless configured otherwise."""
         return settings.runtime.batch_scheduler_policy == MAX_UTILIZATION
 
     @property
@@ -169,7 +169,7 @@ class CpuEngine(Engine):
         return self.backend
 
     def reads_tokenizer_info(self, settings: Settings) -> bool:
-        """The engine and its compiler of guides read the tokenizer themselves."""
+        """The engine and its guide compiler read the tokenizer themselves."""
         return False
 
     def guide_check(self, tokenizer_info: Path | None) -> Sequence[str]:

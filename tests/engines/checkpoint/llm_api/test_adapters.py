@@ -108,7 +108,7 @@ def test_a_damaged_one_fails_its_own_requests(engine: LlmEngine, folders: dict[s
     (folders["chat"] / WEIGHTS).unlink()
     assert "adapter_model.safetensors cannot be read (No such file" in refused(engine, 8)
     (folders["chat"] / WEIGHTS).write_bytes(adapter_weights(hidden=SMOLLM2_HIDDEN, rank=1))
-    assert "its files are others than at the start of the server" in refused(engine, 8)
+    assert "its files have changed since the server started" in refused(engine, 8)
     (folders["chat"] / WEIGHTS).write_bytes(whole)
     assert answer(engine, lora_task_id=8) == good
 
@@ -117,7 +117,7 @@ def test_a_written_configuration_is_noticed(engine: LlmEngine, folders: dict[str
     (folders["sql"] / "adapter_config.json").touch()
     assert answer(engine, lora_task_id=7)
     write_smollm2_adapter(folders["sql"], lora_alpha=9)
-    assert "its files are others than at the start" in refused(engine, 7)
+    assert "its files have changed since the server started" in refused(engine, 7)
 
 
 def test_a_configuration_that_vanishes_while_it_is_read(
@@ -179,8 +179,8 @@ def test_an_error_of_loading_names_the_adapter(
             return
         stream: Caller = begin(engine, 1500)
         error = refused(engine, 8)
-        assert "a worker ended its task (SafetensorError: Error while deserializing" in error
-        assert error.endswith('requests for adapter "chat" had not begun.')
+        assert "a worker's task ended (SafetensorError: Error while deserializing" in error
+        assert error.endswith('requests for adapter "chat" had not started.')
         assert died.wait(PATIENCE_S)
         assert str(stream.wait().error) == error
     finally:
