@@ -380,7 +380,7 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector(
 
 
 async def test_an_error_message_is_always_utf_8() -> None:
-    """JSON's escapes can hold half of a UTF-16 surrogate pair, which no response can."""
+    """JSON's escapes can contain a lone surrogate, which no response can."""
     for path, body in (
         ("/chat", {**CHAT, "structured_outputs": {"\ud800": 1}}),
         ("/messages", {**CHAT, "\ud800": 1}),

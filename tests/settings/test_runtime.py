@@ -89,7 +89,7 @@ def test_values(name, value, parsed):
         ),
         (CHOICE, "fast", "one of max_utilization, guaranteed_no_evict"),
         ("gpt_model_type", "V1", "one of inflight_fused_batching, inflight_batching"),
-        ("exclude_input_in_output", False, "true: an answer never repeats its prompt"),
+        ("exclude_input_in_output", False, "true: a response never repeats its prompt"),
         ("speculative_decoding_fast_logits", True, "false: it needs orchestrator mode"),
         ("num_nodes", 2, "1: `model_metadata.nodes` sets it"),
         ("max_beam_width", [2], "a whole number from 1 to 2147483647."),

@@ -379,7 +379,9 @@ def test_text_on_which_an_expression_gives_up_is_the_callers_fault(folder: Path)
         },
     )
     tokenizer = load_tokenizer(folder)
-    with pytest.raises(InvalidRequest, match=r"prompt holds text on which .* change or shorten it"):
+    with pytest.raises(
+        InvalidRequest, match=r"prompt contains text on which .* change or shorten it"
+    ):
         tokenizer.encode("a" * 60 + "!")
     assert tokenizer.encode("fox")
 

@@ -24,10 +24,25 @@ The secret `hf_access_token` (under `secrets` in `config.yaml`, value in the env
 repositories.
 """
 
+_RUNTIME_NOTES = """\
+### Notes on runtime
+
+- `instance_count` is the number of copies of a one-GPU engine, which share the GPU. Triton hands
+  requests to them in turn, so one may wait in a full copy while another has room.
+- `max_beam_width` defaults to the engine's limit, or to 1 up to TensorRT-LLM 0.9. Requests of
+  different widths never run together; set it to 1 so that beam-search requests cannot delay others.
+- `guided_decoding_backend: xgrammar` enables structured output by a schema, a regular expression or
+  a grammar, and forced tool calls. Compiled engines have it from TensorRT-LLM 0.19 on;
+  `init` writes it.
+- `llm_args` contains arguments of `tensorrt_llm.LLM`, for a checkpoint only
+  ([llm-api.md](llm-api.md)).
+"""
+
 
 def settings_page() -> str:
     platform = ", ".join(f"`{key}`" for key in sorted(PLATFORM_KEYS))
     parts = [_INTRODUCTION.format(platform=platform), _table("model_metadata", Settings)]
+    parts.append(_RUNTIME_NOTES)
     parts.append(_table("model_metadata.serving", Serving))
     parts.append(_table("model_metadata.build", Build))
     parts.append(_table("model_metadata.build.rotary_scaling", RotaryScaling))

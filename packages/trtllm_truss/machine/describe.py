@@ -1,16 +1,16 @@
-"""Everything that is known of this machine, in one object: GPUs, CUDA and limits, and warnings.
+"""Describe this machine in one object: GPUs, CUDA, limits and warnings.
 
-Sources for the GPUs are NVML, ``nvidia-smi`` without NVML's Python module, and ``/proc`` for the
+Sources for the GPUs: NVML, ``nvidia-smi`` if NVML's Python module is missing, and ``/proc`` for the
 driver alone.
 
-NVIDIA's images hold the user-mode driver of their CUDA in ``/usr/local/cuda/compat/lib.real``. On
-hosts with an older kernel driver the image's entrypoint puts it in front of the host's, after a
-trial. Truss replaces that entrypoint, so the same decision is made here, without root: the folder
-is prepended to ``LD_LIBRARY_PATH`` of the server alone. A user-mode driver older than the kernel's
-must never be used. Source: "CUDA Compatibility" in NVIDIA's data-center documentation.
+NVIDIA's images contain the user-mode driver of their CUDA in ``/usr/local/cuda/compat/lib.real``.
+On hosts with an older kernel driver the image's entrypoint puts it in front of the host's, after a
+trial. Truss replaces that entrypoint, so this module makes the same decision, without root: it
+prepends the folder to ``LD_LIBRARY_PATH`` of the server only. A user-mode driver older than the
+kernel's must never be used. Source: "CUDA Compatibility" in NVIDIA's data-center documentation.
 
-Limits are shared memory, rlimits, CPUs and memory of the processes here. NVIDIA's entrypoint prints
-the same warnings.
+The limits are shared memory, rlimits, CPUs and memory of this machine's processes. NVIDIA's
+entrypoint prints the same warnings.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Gpus:
 
     Attributes:
         devices: in NVML's order, or that of ``CUDA_VISIBLE_DEVICES``.
-        driver_version: of the kernel module, such as ``575.57.08``; None without a driver.
+        driver_version: version of the kernel module, such as ``575.57.08``; None without a driver.
         found_by: ``NVML``, ``nvidia-smi``, ``/proc/driver/nvidia/version`` or ``nothing``.
     """
 
@@ -76,12 +76,12 @@ class Gpus:
 
 
 def find_gpus(environ: Mapping[str, str] | None = None, root: Path = ROOT) -> Gpus:
-    """List GPUs and driver; create no CUDA context, so use no memory of the GPUs.
+    """List GPUs and driver without creating a CUDA context, which would use GPU memory.
 
     Args:
-        environ: of the child process; ``CUDA_VISIBLE_DEVICES``, which NVML ignores, selects GPUs by
-            numbers or UUIDs.
-        root: stands for ``/``.
+        environ: environment of the child process; ``CUDA_VISIBLE_DEVICES``, which NVML ignores,
+            selects GPUs by number or UUID.
+        root: used in place of ``/``.
     """
     environ = os.environ if environ is None else environ
     visible = environ.get(VISIBLE_DEVICES)
@@ -97,7 +97,7 @@ def find_gpus(environ: Mapping[str, str] | None = None, root: Path = ROOT) -> Gp
 
 
 def _by_nvml() -> list[tuple[str, Gpu]] | None:
-    """Return UUIDs and GPUs; None without NVML's Python module, driver or GPU."""
+    """Return UUIDs and GPUs; None without NVML's Python module, a driver or a GPU."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -207,7 +207,7 @@ class CompatibilityMode(enum.Enum):
     FORWARD = "forward compatibility"
     """The image's own user-mode driver runs on the host's older kernel driver."""
     MINOR = "minor-version compatibility"
-    """The driver is older, of the same major release of CUDA; newer features of it are missing."""
+    """The driver is older, but of the same major CUDA release; newer features are missing."""
     UNSUPPORTED = "unsupported"
     """The driver is too old."""
 
@@ -217,12 +217,12 @@ class Cuda:
     """CUDA as the server will use it.
 
     Attributes:
-        version: of the toolkit here, such as ``12.9.1``; None without one.
-        is_of_image: True if the image names its version, so that what runs here uses it.
-        driver_version: of the host's kernel driver; None without one.
-        compat_driver_version: of the image's own user-mode driver; None without one.
-        compat_folder: holds that driver's libraries; None without one.
-        mode: the compatibility mode of the two.
+        version: version of the toolkit here, such as ``12.9.1``; None without one.
+        is_of_image: True if the image names its version, which is then in use here.
+        driver_version: version of the host's kernel driver; None without one.
+        compat_driver_version: version of the image's own user-mode driver; None without one.
+        compat_folder: contains that driver's libraries; None without one.
+        mode: compatibility mode of the two.
     """
 
     version: str | None
@@ -234,14 +234,14 @@ class Cuda:
 
     @property
     def driver_fits(self) -> bool | None:
-        """True if the image's toolkit runs on the driver; None without either of them."""
+        """True if the driver supports the image's toolkit; None if either is missing."""
         if self.driver_version is None or not self.is_of_image:
             return None
         return self.mode is not CompatibilityMode.UNSUPPORTED
 
     @property
     def library_paths(self) -> tuple[Path, ...]:
-        """Folders that the server's ``LD_LIBRARY_PATH`` must begin with."""
+        """Folders to prepend to the server's ``LD_LIBRARY_PATH``."""
         if self.mode is CompatibilityMode.FORWARD and self.compat_folder is not None:
             return (self.compat_folder,)
         return ()
@@ -255,9 +255,9 @@ def find_cuda(
     """Find CUDA and decide how it runs on a driver.
 
     Args:
-        driver_version: of the host, from `find_gpus`.
-        environ: of this process by default.
-        root: stands for ``/``.
+        driver_version: version on the host, from `find_gpus`.
+        environ: by default, that of this process.
+        root: used in place of ``/``.
     """
     environ = os.environ if environ is None else environ
     version = _toolkit_version(environ, root)
@@ -304,7 +304,7 @@ def _compat_driver(environ: Mapping[str, str], root: Path) -> tuple[Path | None,
 
 
 def _initializes(folder: Path, environ: Mapping[str, str]) -> bool:
-    """Initialize CUDA with the libraries of a folder, in a process of its own."""
+    """Initialize CUDA with a folder's libraries, in a separate process."""
     environment = child_environment(environ)
     environment.pop(VISIBLE_DEVICES, None)  # hidden GPUs would look like a failure
     paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
@@ -325,19 +325,19 @@ def _initializes(folder: Path, environ: Mapping[str, str]) -> bool:
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _GROUPS = "/sys/fs/cgroup"
 _UNLIMITED_BYTES = 1 << 60
-"""Version 1 of control groups writes a number this large for no limit."""
+"""For no limit, control groups of version 1 contain a number at least this large."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Limits of a child process; None is "unlimited", or unknown for memory.
+    """Limits of a child process; None means unlimited or, for memory, unknown.
 
     Attributes:
         shm_total_bytes: size of ``/dev/shm``; None if it does not exist.
         shm_free_bytes: free space in it.
         memlock_bytes: memory that a process may lock (``ulimit -l``).
         stack_bytes: stack of a process's main thread (``ulimit -s``).
-        open_files: descriptors of a process, up to which it may raise its own limit.
+        open_files: hard limit of open descriptors.
         cpus: CPUs that this process may run on.
         memory_bytes: memory of the container, or of the machine.
         memory_free_bytes: memory that new processes can use.
@@ -405,7 +405,7 @@ def _memory(root: Path) -> tuple[int | None, int | None]:
 
 
 def _reclaimable(root: Path) -> int:
-    """Return bytes of cached files that the container gives up when it needs memory."""
+    """Return the bytes of cached files that the container can reclaim."""
     for name in ("memory.stat", "memory/memory.stat"):
         found = re.search(r"(?m)^inactive_file (\d+)$", read_text(under(root, f"{_GROUPS}/{name}")))
         if found:
@@ -414,7 +414,7 @@ def _reclaimable(root: Path) -> int:
 
 
 def _group_number(root: Path, second: str, first: str) -> int | None:
-    """Return a number of the container's control group, of version 2 or 1."""
+    """Return a number from the container's control group, version 2 or 1."""
     for name in (second, first):
         text = read_text(under(root, f"{_GROUPS}/{name}")).strip()
         if text.isdigit():
@@ -424,16 +424,16 @@ def _group_number(root: Path, second: str, first: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of an engine.
+    """The machine that runs an engine.
 
     Attributes:
-        python: of this process.
-        triton: the server; None if none was found.
-        triton_problem: why none was found; empty if one was.
-        mpirun: starts several ranks; None if none was found.
+        python: the Python of this process.
+        triton: the server; None if not found.
+        triton_problem: why it was not found; empty if it was.
+        mpirun: the program that starts several ranks; None if not found.
         gpus: GPUs and driver.
         cuda: toolkit and compatibility mode.
-        limits: of processes here.
+        limits: limits of child processes.
     """
 
     python: Path
@@ -452,9 +452,9 @@ def inspect_machine(
     """Describe this machine.
 
     Args:
-        environ: of the server to start; of this process by default.
-        image: `base_image.image` of config.yaml, the last resort for the runtime's version.
-        root: stands for ``/``.
+        environ: environment of the server to start; by default, that of this process.
+        image: `base_image.image` in config.yaml, the last resort for the runtime's version.
+        root: used in place of ``/``.
     """
     environ = os.environ if environ is None else environ
     problem = ""
@@ -480,7 +480,7 @@ def inspect_machine(
 
 
 def container_sentences(python: Path, runtime: TensorRtLlm, cuda: Cuda) -> list[str]:
-    """State Python, driver, CUDA and compatibility mode, one sentence each."""
+    """Describe Python, driver, CUDA and compatibility mode, one sentence each."""
     return [
         f"Python: {python} ({platform.python_version()}); {_runtime_sentence(runtime)}",
         f"NVIDIA driver: {cuda.driver_version or 'none on this machine'}",
@@ -510,15 +510,17 @@ def _mode_sentence(cuda: Cuda) -> str:
 
 JINJA = "jinja2"
 JINJA_RELEASES = ((3, 1, 6), (3, 2))
-"""The first release whose sandbox has no known way out (CVE-2025-27516), and the first unknown one:
-`text.sandbox` builds on the code that 3.1 writes."""
+"""The first release whose sandbox has no known escape (CVE-2025-27516), and the first untested one.
+
+`text.sandbox` relies on the code that 3.1 generates.
+"""
 
 
 def check_jinja(version: str | None = None) -> Iterator[Diagnostic]:
-    """Yield an error if chat templates would run in an unsafe release of Jinja.
+    """Yield an error if chat templates would run with an unsafe release of Jinja.
 
     Args:
-        version: of Jinja; the installed one by default.
+        version: version of Jinja; by default, the installed one.
     """
     version = version or importlib.metadata.version(JINJA)
     oldest, unknown = JINJA_RELEASES
@@ -532,14 +534,14 @@ def check_jinja(version: str | None = None) -> Iterator[Diagnostic]:
 
 
 _SHM_BYTES = 1 << 30
-"""Of NVIDIA's launch instructions; Docker's default is 64 MiB."""
+"""From NVIDIA's launch instructions; Docker's default is 64 MiB."""
 
 
 def check_machine(cuda: Cuda, limits: MachineLimits, ranks: int) -> Iterator[Diagnostic]:
-    """Yield a warning for a missing driver and for too little shared memory.
+    """Yield warnings for a missing driver and for too little shared memory.
 
     Args:
-        ranks: of the engine, one GPU each; 0 for a CPU engine.
+        ranks: number of ranks, one GPU each; 0 for a CPU engine.
     """
     if ranks and cuda.version is not None and cuda.mode is CompatibilityMode.NO_DRIVER:
         yield warning(

@@ -1,15 +1,15 @@
-"""The TensorRT-LLM of this machine, found without importing it, its MPI and its Triton server.
+"""Find this machine's TensorRT-LLM, without importing it, its MPI and its Triton server.
 
-NVIDIA's images up to about 26.02 have the Python package in the system's Python. Later ones have it
-in ``/opt/venv-tritonserver``, which is first on ``PATH``; the Truss's own Python does not see it
+Up to about 26.02, NVIDIA's images have the Python package in the system's Python. Later ones have
+it in ``/opt/venv-tritonserver``, which is first on ``PATH``; the Truss's own Python does not see it
 there. Images before 24.04 have the libraries without the package. Source:
 ``dockerfile/Dockerfile.triton.trt_llm_backend`` in triton-inference-server/tensorrtllm_backend.
 
-Two layouts of Triton are known. In NVIDIA's images ``/opt/tritonserver`` is complete and nothing is
-added. The ``nvidia-pytriton`` wheel holds the same server, but its libraries are in a sibling
-folder of the package, its Python backend comes with one stub executable per Python version, and
-that stub finds neither libpython nor the environment's packages without help. Triton accepts one
-folder with every backend.
+Two layouts of Triton are supported. In NVIDIA's images ``/opt/tritonserver`` is complete and
+nothing is added. The ``nvidia-pytriton`` wheel contains the same server, but its libraries are in a
+sibling folder of the package, its Python backend comes with one stub executable per Python version,
+and that stub finds neither libpython nor the environment's packages without help. Triton accepts a
+single folder with all backends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def under(root: Path, path: str | Path) -> Path:
 
 
 def folders_of(environ: Mapping[str, str], name: str) -> Iterator[Path]:
-    """Yield the folders of a variable such as ``PATH``; skip empty entries."""
+    """Yield the folders in a variable such as ``PATH``, skipping empty entries."""
     for part in environ.get(name, "").split(os.pathsep):
         if part:
             yield Path(part)
@@ -65,14 +65,14 @@ _MINOR = re.compile(r"python(3\.[0-9]+)$")
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlm:
-    """TensorRT-LLM as found on this machine.
+    """The TensorRT-LLM found on this machine.
 
     Attributes:
         version: such as ``1.2.1``; None if unknown.
-        python: the executable that can import it; None if no Python was found that can.
-        library: ``libtensorrt_llm.so``; None if it was not found.
-        found_by: the source of the version, such as ``/opt/…/site-packages`` or an image's name.
-        installed: True if it is on this machine; False if the version is that of an image's name.
+        python: an executable that can import it; None if there is none.
+        library: ``libtensorrt_llm.so``; None if not found.
+        found_by: source of the version, such as ``/opt/…/site-packages`` or an image's name.
+        installed: it is on this machine; False if the version comes from an image's name.
     """
 
     version: str | None = None
@@ -91,14 +91,14 @@ def find_runtime(
 ) -> TensorRtLlm:
     """Find TensorRT-LLM.
 
-    The order is: ``python3`` on ``PATH``, which runs Triton's Python models; the image's virtual
-    environment; this process's packages; the system's Python; the package around
+    Searched in order: ``python3`` on ``PATH``, which runs Triton's Python models; the image's
+    virtual environment; this process's packages; the system's Python; the package that contains
     ``libtensorrt_llm.so``; the release of the Triton image; the image's name.
 
     Args:
-        environ: of this process by default.
-        image: `base_image.image` of config.yaml, the last resort.
-        root: stands for ``/``.
+        environ: by default, that of this process.
+        image: `base_image.image` in config.yaml, the last resort.
+        root: used in place of ``/``.
     """
     environ = os.environ if environ is None else environ
     library = _library(environ, root)
@@ -126,7 +126,7 @@ def find_runtime(
 def pythons_with(
     package: str, environ: Mapping[str, str] | None = None, root: Path = ROOT
 ) -> list[Path]:
-    """List the Pythons that have a package: this process's first, then those of `find_runtime`."""
+    """List the Pythons with a package: this process's first, then those of `find_runtime`."""
     environ = os.environ if environ is None else environ
     is_here = root == ROOT and sys.executable and importlib.util.find_spec(package)
     own = [Path(sys.executable)] if is_here else []
@@ -139,7 +139,7 @@ def pythons_with(
 
 
 def _pythons(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield each Python with the folders of its packages, in the order of the search."""
+    """Yield each Python with its package folders, in search order."""
     if on_path := shutil.which("python3", path=environ.get("PATH", "")):
         yield Path(on_path), package_folders(Path(on_path))
     in_image = under(root, IMAGE_ENVIRONMENT) / "bin/python3"
@@ -154,8 +154,8 @@ def package_folders(python: Path) -> list[Path]:
     """List the folders from which a Python imports packages, without running it.
 
     Args:
-        python: an executable in the ``bin`` of an installation or a virtual environment; a link is
-            not followed, for that of an environment leads out of it.
+        python: executable in the ``bin`` folder of an installation or virtual environment; links
+            are not followed, because a virtual environment's link leads out of it.
     """
     prefix = python.parent.parent
     minor = _MINOR.search(python.resolve().name)
@@ -174,7 +174,7 @@ def package_folders(python: Path) -> list[Path]:
 
 
 def _version_in_folder(folder: Path) -> str | None:
-    """Return the version of the package in a folder of packages, by its metadata or its source."""
+    """Return the version of a package in a folder, from its metadata or its source."""
     for found in importlib.metadata.distributions(name=_PACKAGE, path=[str(folder)]):
         version = _METADATA_VERSION.search(found.read_text("METADATA") or "")
         if version:
@@ -183,7 +183,7 @@ def _version_in_folder(folder: Path) -> str | None:
 
 
 def _version_in_source(package: Path) -> str | None:
-    if not (package / "__init__.py").is_file():  # /app/tensorrt_llm holds examples
+    if not (package / "__init__.py").is_file():  # /app/tensorrt_llm contains examples
         return None
     try:
         tree = ast.parse(read_text(package / "version.py"))
@@ -198,7 +198,7 @@ def _version_in_source(package: Path) -> str | None:
 
 
 def _library(environ: Mapping[str, str], root: Path) -> Path | None:
-    """Find the library where the loader looks for it, and beside Triton's backend."""
+    """Find the library where the loader looks for it, and next to Triton's backend."""
     configured = (
         under(root, line.strip())
         for file in sorted(under(root, _LINKER_FOLDER).glob("*.conf"))
@@ -210,7 +210,7 @@ def _library(environ: Mapping[str, str], root: Path) -> Path | None:
 
 
 def _python_of(folder: Path) -> Path | None:
-    """Return the Python of a folder ``<prefix>/lib/python3.x/site-packages``."""
+    """Return the Python that uses a folder ``<prefix>/lib/python3.x/site-packages``."""
     if len(folder.parents) < 3:
         return None
     python = folder.parents[2] / "bin/python3"
@@ -223,7 +223,7 @@ _LIMIT_S = 20
 
 
 def mpi_version(mpirun: Path, environ: Mapping[str, str] | None = None) -> str | None:
-    """Ask ``mpirun`` for its version; return None if its output has none."""
+    """Ask ``mpirun`` for its version; return None if its output contains none."""
     environ = os.environ if environ is None else environ
     try:
         ended = subprocess.run(
@@ -241,10 +241,10 @@ def mpi_version(mpirun: Path, environ: Mapping[str, str] | None = None) -> str |
 
 
 def find_mpirun(environ: Mapping[str, str]) -> Path:
-    """Find ``mpirun``: NVIDIA's image's, which its backend is linked to, ``PATH``, next to Python.
+    """Find ``mpirun``: in NVIDIA's image, whose backend uses it, on ``PATH``, or next to Python.
 
     Raises:
-        TritonError: none was found.
+        TritonError: it was not found.
     """
     beside_python = str(Path(sys.executable).parent)
     for folder in (str(_IMAGE_MPIRUN.parent), environ.get("PATH", ""), beside_python):
@@ -258,8 +258,11 @@ def find_mpirun(environ: Mapping[str, str]) -> Path:
 
 EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 WHEEL = "nvidia-pytriton==0.7.0"
-"""The pin of requirements/wheels.txt. It is unpacked, not installed: its dependencies conflict with
-tritonclient's on Python 3.13 (numpy<2), and include gevent."""
+"""The pin in requirements/wheels.txt.
+
+It is unpacked, not installed: its dependencies conflict with tritonclient's on Python 3.13
+(numpy<2), and include gevent.
+"""
 
 _IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 _OWN_PACKAGE = Path(__file__).resolve().parents[1]
@@ -272,9 +275,9 @@ class TritonInstallation:
 
     Attributes:
         executable: ``tritonserver``.
-        backends: the folder with the server's own backends.
+        backends: folder with the server's own backends.
         version: such as ``2.61.0``; None without a file ``TRITON_VERSION``.
-        stub: the Python backend's stub for the running Python, where the backend has none itself.
+        stub: the Python backend's stub for the running Python, if the backend has none.
         library_paths: prepended to ``LD_LIBRARY_PATH``.
         python_paths: prepended to ``PYTHONPATH``.
         site_paths: packages of this process, which Python models search last.
@@ -295,7 +298,7 @@ def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstall
     """Find the server: ``TRITON_SERVER_EXECUTABLE``, ``PATH``, NVIDIA's image, then the wheel.
 
     Raises:
-        TritonError: no server was found, or the one named or found cannot run here.
+        TritonError: no server was found, or it cannot run here.
     """
     environ = os.environ if environ is None else environ
     executable = _find_executable(environ)
@@ -336,7 +339,7 @@ def _find_executable(environ: Mapping[str, str]) -> Path:
 
 
 def _wheel_executables() -> list[Path]:
-    """Return the path of the wheel's server; the package is located, never imported."""
+    """Return the path of the wheel's server; the package is located but never imported."""
     spec = importlib.util.find_spec("pytriton")
     folders = spec.submodule_search_locations if spec is not None else None
     return [Path(folder) / "tritonserver/bin/tritonserver" for folder in folders or ()]
@@ -373,7 +376,7 @@ _LOADER_FOLDERS = tuple(
 
 
 def _libpython_folders(version: str) -> tuple[Path, ...]:
-    """Return the folder of the shared library that the stub is linked against, if to be named.
+    """Return the folder of the stub's shared Python library, if it must be named.
 
     LD_LIBRARY_PATH comes before a library's own RUNPATH: a system folder in it would hide the
     libraries that wheels bring, such as Open MPI's libfabric.
@@ -409,11 +412,11 @@ BACKENDS_VARIABLE = "TRITON_BACKEND_DIRECTORY"
 def assemble_backends(
     installation: TritonInstallation, folder: Path, environ: Mapping[str, str] | None = None
 ) -> Path:
-    """Fill one folder with links to every backend, since Triton accepts a single folder.
+    """Fill one folder with links to all backends, since Triton accepts only one folder.
 
-    The folder is created, or emptied of earlier links, and returned. A backend of
-    ``TRITON_BACKEND_DIRECTORY`` wins over one of ours with the same name, and ours over the
-    server's.
+    The folder is created or emptied of earlier links, and returned. A backend in
+    ``TRITON_BACKEND_DIRECTORY`` takes precedence over one of ours with the same name, and ours over
+    the server's.
 
     Raises:
         TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
@@ -444,15 +447,15 @@ def find_backends(
     if override := environ.get(BACKENDS_VARIABLE):
         if not Path(override).is_dir():
             raise TritonError(
-                f"{BACKENDS_VARIABLE}={override} is not a folder. "
-                "Name a folder that holds Triton backends, or unset it."
+                f"{BACKENDS_VARIABLE}={override} is not a folder. Give a folder that contains "
+                "Triton backends, or unset it."
             )
         backends |= _backends_of(Path(override).resolve())
     return backends
 
 
 def _backends_of(folder: Path) -> dict[str, Path]:
-    """Return the backends in a folder, by name; none without the folder."""
+    """Return the backends in a folder by name; empty if the folder does not exist."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else ()
     return {
         path.name: path for path in paths if path.is_dir() and not path.name.startswith(("_", "."))
@@ -463,5 +466,5 @@ def _link_python_backend(backend: Path, stub: Path, folder: Path) -> None:
     folder.mkdir()
     for file in (*backend.iterdir(), stub):
         if file.is_file():
-            # Copied: Triton refuses a library whose real path lies outside the backend's folder.
+            # Copied: Triton refuses a library whose real path is outside the backend's folder.
             shutil.copy2(file, folder / file.name)

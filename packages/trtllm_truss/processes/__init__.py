@@ -1,6 +1,6 @@
 """Child processes that never outlive this one, and the facts of this process.
 
-- `child`: starts a command behind `process_guard`, a program of its own that stops the command when
+- `child`: starts a command behind `process_guard`, a separate program that kills the command when
   this process dies;
 - `folder_guard`: a program that removes temporary folders once their user is gone;
 - `limits`: open files and core dumps;

@@ -1,17 +1,17 @@
-"""Child processes: their environment; start a program, read its output, notice its end, stop it.
+"""Child processes: their environment, start, output, exit and clean-up.
 
 All code in a child can read its environment: backends, conversion scripts, a checkpoint's Python.
-It has the variables that children are known to read, without secrets.
+It contains the variables that children are known to read, without secrets.
 
-A `GuardedChild` runs behind a `process_guard`, which ends it when this process is gone.
+A `GuardedChild` runs behind a `process_guard`, which kills it when this process is gone.
 
-Temporary folders are known to a `folder_guard`, which removes them when this process is gone,
-however it ends. `end_everything` is for an exit that skips all else.
+Temporary folders are registered with a `folder_guard`, which removes them when this process is
+gone, however it exits. `end_everything` is for an exit that skips all other clean-up.
 
-A run leaves something when it and its guards are killed at once. Its folder and its names
-in shared memory come with a file that the processes which remove them keep locked (flock). The
-kernel frees the lock however they end, also for other containers that share the memory and see
-other process ids. An unlocked file therefore has no owner; the next start removes it and its run.
+A run leaves remains only if it and its guards are killed at once. Its folder and its shared-memory
+names come with a file that the responsible processes keep locked (flock). The kernel releases the
+lock however they exit, also for other containers that share the memory and see other process ids.
+An unlocked file therefore has no owner; the next start removes it and its run.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _PREFIXES = (
 def child_environment(
     variables: Mapping[str, str], passed: Collection[str] = (), *, online: bool = False
 ) -> dict[str, str]:
-    """Select the variables of a child process, which is no rank of a job that this process is in.
+    """Select a child's variables; the child is not a rank of a job that this process is in.
 
     Args:
         passed: names that are always passed (`serving.pass_environment`).
-        online: pass proxies, for a child that fetches something.
+        online: also pass proxies, for a child that downloads.
     """
     of_job = job_variables(variables)
     return {
@@ -96,7 +96,7 @@ _RUN_ID_BYTES = 256
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a folder for this user alone, and remove it on exit."""
+    """Create a folder that only this user can access, and remove it on exit."""
     folder = make_folder(FOLDER_PREFIX)
     lock = lock_folder(folder)
     try:
@@ -108,11 +108,11 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def make_folder(prefix: str) -> Path:
-    """Create a folder for this user alone in the place of temporary files.
+    """Create a folder that only this user can access among the temporary files.
 
     Raises:
-        OSError: there is no such place, or no room in it.
-        RuntimeError: this process is ending.
+        OSError: there is no place for temporary files, or no room in it.
+        RuntimeError: this process is exiting.
     """
     folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
     _folders.keep(folder)
@@ -130,14 +130,14 @@ def remove_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path, run_id: str = "") -> int | None:
-    """Mark a folder as in use, until every holder of the descriptor has closed it.
+    """Mark a folder as in use until every holder of the descriptor has closed it.
 
     Args:
-        folder: a temporary folder; its name begins with `FOLDER_PREFIX` or a run's prefix.
+        folder: a temporary folder; its name starts with `FOLDER_PREFIX` or a run's prefix.
         run_id: marks the processes that end with the folder.
 
     Returns:
-        The lock's descriptor; None where files cannot be locked: such a folder is never swept.
+        The lock's descriptor; None if files cannot be locked, and then the folder is never swept.
     """
     return _hold(folder / _LOCK, run_id)
 
@@ -178,14 +178,14 @@ def _remove_run(lock: Path, run_id: str) -> None:
         process_guard.remove_segments(what)
     else:
         what = str(lock.parent)
-        # A Triton whose server was killed ends by itself, and its Python still writes here.
+        # A Triton whose server was killed exits by itself, and its Python still writes here.
         process_guard.kill_users(f"{what}{os.sep}")
         shutil.rmtree(what, ignore_errors=True)
     logger.info("removed what a killed run left: %s", what)
 
 
 def _hold(lock: Path, run_id: str) -> int | None:
-    """Create a locked file; it is renamed into place locked, so it is never seen unlocked."""
+    """Create a locked file; renamed into place locked, so it is never seen unlocked."""
     unnamed = lock.with_name(f"{lock.name}.{os.getpid()}")
     try:
         descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -220,9 +220,9 @@ def _taken_over(lock: Path) -> int | None:
 
 
 class _FolderGuard:
-    """The program that removes what this process has made; it runs while there is any of it.
+    """The program that removes the files of this process; it runs while there are any.
 
-    Thread-safe. Without a process for it, the next start removes what was left.
+    Thread-safe. If its process cannot be started, the next start removes the remains.
     """
 
     def __init__(self) -> None:
@@ -232,10 +232,10 @@ class _FolderGuard:
         self._is_ending = False
 
     def keep(self, prefix: Path) -> None:
-        """Have everything removed whose path begins so, once this process is gone.
+        """Register all paths with a prefix for removal once this process is gone.
 
         Raises:
-            RuntimeError: it is ending.
+            RuntimeError: this process is exiting.
         """
         with self._lock:
             self.require_future()
@@ -245,7 +245,7 @@ class _FolderGuard:
             self._send(b"+", prefix)
 
     def drop(self, prefix: Path) -> None:
-        """Forget what was removed."""
+        """Unregister what has been removed."""
         with self._lock:
             self._kept.discard(prefix)
             self._send(b"-", prefix)
@@ -255,12 +255,12 @@ class _FolderGuard:
                 self._process = None
 
     def require_future(self) -> None:
-        """Raise RuntimeError if this process is ending."""
+        """Raise RuntimeError if this process is exiting."""
         if self._is_ending:
             raise RuntimeError("this process is ending")
 
     def refuse(self) -> None:
-        """Keep nothing from now on."""
+        """Register nothing from now on."""
         with self._lock:
             self._is_ending = True
 
@@ -298,7 +298,7 @@ _runs_lock = threading.RLock()
 
 
 def _begin_anew() -> None:
-    """Forget guard and runs in a forked process: they are its parent's."""
+    """Reset guard and runs in a forked process: they belong to its parent."""
     global _folders, _runs_lock
     _folders = _FolderGuard()
     _runs_lock = threading.RLock()
@@ -309,9 +309,9 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def end_everything() -> None:
-    """End all runs and remove all folders of this process, which exits next without clean-up.
+    """Stop all runs and remove all folders of this process, which exits next without clean-up.
 
-    Other threads may go on: what they begin from now on fails.
+    Other threads may continue; whatever they start from now on fails.
     """
     with _runs_lock:
         _folders.refuse()
@@ -330,20 +330,20 @@ _GUARD_MARGIN_S = 1.5
 
 
 class Child:
-    """A running program, with one thread that reads its output and one that waits for its end.
+    """A running program with two threads, which read its output and wait for its exit.
 
     All methods may be called from any thread and from signal handlers.
 
     Args:
         process: has a pipe as standard output or standard error; this object reads, reaps and
             closes it.
-        on_line: receives each line without its end, from a thread; it must be quick, because the
-            program blocks while its pipe is full.
-        on_exit: receives the exit status when nothing of the program is left, from a thread and
+        on_line: receives each line without its line break, on a thread; it must be quick, because
+            the program blocks while its pipe is full.
+        on_exit: receives the exit status when nothing of the program is left, on a thread and
             before `wait` returns.
-        name: of the threads and in the log.
-        newline: the end of a line, as `io.TextIOWrapper` takes it. Lines of more than 65,536
-            characters come in pieces.
+        name: name of the threads, also used in the log.
+        newline: the line break, as `io.TextIOWrapper` accepts it. Lines of more than 65,536
+            characters arrive in pieces.
 
     Raises:
         RuntimeError: no thread can be started; the program is killed.
@@ -390,7 +390,7 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """The exit status when nothing of the program is left; None before."""
+        """The exit status once nothing of the program is left; None before."""
         return self._process.returncode if self._ended.is_set() else None
 
     def wait(self, limit_s: float | None = None) -> int | None:
@@ -399,7 +399,7 @@ class Child:
         return self.status
 
     def wait_for_output(self, limit_s: float | None = None) -> None:
-        """Wait until every line was passed on; `wait` allows a slow reader a second."""
+        """Wait until every line was passed on; `wait` gives a slow reader a second."""
         self._reader.join(limit_s)
 
     def terminate(self) -> None:
@@ -419,7 +419,7 @@ class Child:
         os.kill(self.pid, number)
 
     def _remove_remains(self) -> None:
-        """Remove what an ended program left, before its process id is free again."""
+        """Remove the remains of a program that exited, before its process id is reused."""
 
     def _read(self, output: io.TextIOWrapper) -> None:
         has_failed = False
@@ -462,19 +462,19 @@ class Child:
 
 
 class GuardedChild(Child):
-    """A command behind a process guard, which ends the command when this process is gone.
+    """A command behind a process guard, which kills the command when this process is gone.
 
-    When the command has ended, guard and child remove every process that it left, its shared-memory
-    segments and its folder.
+    When the command has exited, guard and child remove every process that it left, its
+    shared-memory segments and its folder.
 
     Args:
         command: the argument vector.
-        environment: of the command; the mark of the run is added.
+        environment: variables of the command; the mark of the run is added.
         run_id: marks every process of the run in its environment.
-        orphan_grace_s: grace period of the command once this process has died.
-        shm_prefix: of the names of the run's shared-memory segments.
+        orphan_grace_s: grace period of the command after this process has died.
+        shm_prefix: prefix of the names of the run's shared-memory segments.
         folder: the run's folder.
-        umask: of the command; -1 for ours.
+        umask: umask of the command; -1 keeps ours.
         on_line: see `Child`; the output includes standard error.
 
     Raises:
@@ -539,7 +539,7 @@ class GuardedChild(Child):
                 pass_fds=locks,
             )
         finally:
-            for lock in locks:  # the guard holds them now
+            for lock in locks:  # the guard is responsible for them now
                 os.close(lock)
             if folder is not None:  # the guard removes it after its processes
                 _folders.drop(folder)
@@ -547,9 +547,9 @@ class GuardedChild(Child):
                 _folders.drop(SHARED_MEMORY / shm_prefix)
 
     def stop(self, patience_s: float) -> None:
-        """Ask the command to end; return at once.
+        """Ask the command to exit; return at once.
 
-        It is killed after `patience_s`. A later call can only shorten it.
+        It is killed after `patience_s`. A later call can only shorten this time.
         """
         with self._lock:
             if self._process.returncode is None:
@@ -561,12 +561,12 @@ class GuardedChild(Child):
         self.stop(patience_s)
         limit_s = patience_s + process_guard.SWEEP_LIMIT_S + _GUARD_MARGIN_S
         if self.wait(limit_s) is None:
-            logger.warning("the process guard of %s did not end in time; killing it", self._name)
+            logger.warning("the process guard of %s did not exit in time; killing it", self._name)
             self.kill()
             self.wait(limit_s)
 
     def _remove_remains(self) -> None:
-        """Do the guard's work again: something is left only if the guard was killed."""
+        """Repeat the guard's work; something is left only if the guard was killed."""
         process_guard.kill_marked(self._run_id)
         process_guard.remove_segments(self._shm_prefix)
         process_guard.remove_env_folders(self._started_s)

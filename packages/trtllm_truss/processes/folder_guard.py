@@ -1,10 +1,10 @@
 """Remove temporary folders and shared-memory segments once the process that uses them is gone.
 
 Runs as a program, ``python -I -S folder_guard.py PARENT_PID``, and imports only the standard
-library. Its standard input has records that end in NUL: ``+PREFIX`` adds all files
-and folders whose paths begin with PREFIX to those that it removes, ``-PREFIX`` takes them off.
-When the input ends, the parent is gone or about to exit: the guard removes the rest, prints a
-line, and removes anything that the parent has created since once it is gone.
+library. Its standard input consists of records that end in NUL: ``+PREFIX`` registers all files and
+folders whose paths start with PREFIX for removal, ``-PREFIX`` unregisters them. When the input
+ends, the parent is gone or about to exit: the guard removes everything registered, prints a line,
+and once the parent is gone, removes anything that it has created since.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _PR_SET_NAME = 15
 _NAME = b"truss-folders"
 _TICK_S = 0.02
 _LIMIT_S = 60.0
-"""Time for a parent to end that has closed its end of the pipe."""
+"""Time for a parent to exit after it has closed its end of the pipe."""
 
 
 def remove(prefix: str) -> None:
-    """Remove every file and folder whose path begins with a prefix."""
+    """Remove every file and folder whose path starts with a prefix."""
     folder, beginning = os.path.split(prefix)
     try:
         names = [name for name in os.listdir(folder) if name.startswith(beginning)]  # noqa: PTH208
@@ -40,7 +40,7 @@ def remove(prefix: str) -> None:
 
 
 def _read_all() -> list[str]:
-    """Return the prefixes that are left when the input ends."""
+    """Return the prefixes that are registered when the input ends."""
     kept: dict[bytes, None] = {}
     rest = b""
     while content := os.read(0, 1 << 16):
@@ -60,7 +60,7 @@ def main(parent: int) -> None:
     prefixes = _read_all()
     for prefix in prefixes:
         remove(prefix)
-    with contextlib.suppress(OSError):  # nobody may wait for it
+    with contextlib.suppress(OSError):  # nobody may be waiting for it
         os.write(1, b"removed\n")
     until_s = time.monotonic() + _LIMIT_S
     while os.getppid() == parent and time.monotonic() < until_s:

@@ -13,9 +13,9 @@ FOLDER (unless empty), and what Triton's Python backend leaves in ``/tmp``. It f
 descent (the guard is a subreaper, so orphans are reparented to it) and by the mark
 ``TRTLLM_TRUSS_RUN=RUN_ID`` in their environment. Guards among them receive SIGTERM first, because
 they have segments to remove. The exit status is the command's, or 128 + the number of the signal
-that ended it, as in a shell.
+that killed it, as in a shell.
 
-Others import the functions that look into ``/proc`` and clean up.
+Other modules import the functions that read ``/proc`` and clean up.
 
 If the guard itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
 that forks, and the guard has a single thread), and the parent removes the rest with the same
@@ -32,7 +32,7 @@ import sys
 import time
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing them takes as long as all the rest of the start
+if TYPE_CHECKING:  # importing them takes as long as the rest of the start
     from collections.abc import Callable
     from typing import IO
 
@@ -45,7 +45,7 @@ _NAME = "truss-guard"
 _SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _ENV_FOLDER = "/tmp"  # noqa: S108 - written into Triton's Python backend
 _ENV_PREFIX = "python_env_"
-_ENV_MARGIN_S = 1.0  # clocks may differ so much
+_ENV_MARGIN_S = 1.0  # clocks may differ by this much
 _BACKEND = b"/libtriton_python.so"
 _SERVER = "tritonserver"
 _STUB = "triton_python_b"
@@ -54,13 +54,16 @@ _SHORT_TICK_S = 0.02
 _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
 SWEEP_LIMIT_S = _NESTED_LIMIT_S + _KILL_LIMIT_S
-"""Time that a guard takes at most once its command has ended."""
+"""Maximum time that a guard takes once its command has exited."""
 
 
 def request_stop(stdin: IO[bytes], patience_s: float) -> None:
-    """Ask a guard through its standard input to stop its command; ignore one that has ended."""
+    """Ask a guard through its standard input to stop its command.
+
+    Ignore a guard that has exited.
+    """
     try:
-        # Not through a buffer, which would keep what cannot be written and complain in the end.
+        # Unbuffered: a buffer would keep data that cannot be written, and fail at exit.
         os.write(stdin.fileno(), f"stop {patience_s}\n".encode())
     except (OSError, ValueError):
         return
@@ -83,14 +86,14 @@ def kill_leftovers(run_id: str) -> None:
 
 
 def kill_marked(run_id: str) -> None:
-    """Kill every process that carries the run's mark; for a parent that has other children."""
+    """Kill every process that carries the run's mark, for a parent that has other children."""
     _signal_until_none(lambda: marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S)
 
 
 def kill_users(folder: str) -> None:
-    """Kill the processes of runs that name a folder on their command lines, but no guard.
+    """Kill the processes of runs whose command lines name a folder, except guards.
 
-    The guard of each cleans up after it.
+    Each run's guard cleans up after it.
     """
     place, mark = folder.encode(), f"{RUN_MARKER}=".encode()
 
@@ -115,7 +118,7 @@ def _signal_until_none(find: Callable[[], set[int]], number: int, limit_s: float
 
 
 def _wait_for_one_of(pids: set[int]) -> None:
-    """Return when one of the processes has ended, or after a tick."""
+    """Return when one of the processes has exited, or after a tick."""
     files: list[int] = []
     try:
         for pid in pids:
@@ -123,7 +126,7 @@ def _wait_for_one_of(pids: set[int]) -> None:
         select.select(files, [], [], _TICK_S)
     except ProcessLookupError:
         return
-    except (OSError, ValueError):  # an old kernel, or more files than `select` takes
+    except (OSError, ValueError):  # an old kernel, or more files than `select` supports
         time.sleep(_SHORT_TICK_S)
     finally:
         for file in files:
@@ -131,7 +134,7 @@ def _wait_for_one_of(pids: set[int]) -> None:
 
 
 def remove_segments(prefix: str) -> None:
-    """Remove the shared-memory segments whose names begin with ``prefix``."""
+    """Remove the shared-memory segments whose names start with ``prefix``."""
     if not prefix or not os.path.isdir(_SHM_FOLDER):  # noqa: PTH112 - pathlib costs 10 ms here
         return
     for entry in os.scandir(_SHM_FOLDER):
@@ -143,12 +146,12 @@ def remove_segments(prefix: str) -> None:
 
 
 def remove_env_folders(since_s: float) -> None:
-    """Remove the empty folders that the Python backends of dead Tritons have left since then.
+    """Remove the empty folders that the Python backends of dead Tritons have left since a time.
 
     The backend creates ``/tmp/python_env_XXXXXX`` before it starts its first stub, and leaves it if
     Triton is killed. Neither name nor contents identify the owner, and a Triton that loses its
-    folder aborts at its end: a folder stays while any process that may have created it is alive.
-    Of concurrent runs, the last one to end removes the folders of all.
+    folder aborts when it exits, so a folder stays while any process that may have created it is
+    alive. The last of several concurrent runs to exit removes the folders of all.
 
     Args:
         since_s: the start of the run, in seconds since the epoch.
@@ -179,7 +182,7 @@ def _made_by_this_user_s(path: str) -> float:
 
 
 def _env_makers(pids: list[int]) -> dict[int, tuple[float, float]]:
-    """Return when each of the processes with the Python backend may have created its folder."""
+    """Return when each process with the Python backend may have created its folder."""
     started_s: dict[int, float] = {}
     stubs_s: dict[int, float] = {}
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -193,7 +196,7 @@ def _env_makers(pids: list[int]) -> dict[int, tuple[float, float]]:
         if name == _STUB:
             stubs_s[parent] = max(begin_s, stubs_s.get(parent, 0.0))
         elif _BACKEND in maps or (not maps and name == _SERVER and state not in b"ZX"):
-            started_s[pid] = begin_s  # without a right to read its maps the name must do
+            started_s[pid] = begin_s  # without permission to read its maps, go by the name
     return {
         pid: (begin_s - _ENV_MARGIN_S, stubs_s.get(pid, float("inf")) + _ENV_MARGIN_S)
         for pid, begin_s in started_s.items()
@@ -208,19 +211,19 @@ def marked_processes(run_id: str) -> set[int]:
 
 
 def living_processes() -> dict[int, tuple[int, int]]:
-    """Return parent and start, in ticks since boot, of every process that is not a zombie."""
+    """Return parent and start, in ticks since boot, of every process except zombies."""
     stats = ((pid, _stat(pid)) for pid in all_pids())
     return {pid: stat[1:] for pid, stat in stats if stat is not None and stat[0] not in b"ZX"}
 
 
 def is_alive(pid: int, started: int | None = None) -> bool:
-    """Return False for a zombie, and for another process than the one with this start."""
+    """Return False for a zombie, and for another process that reuses the id."""
     stat = _stat(pid)
     return stat is not None and stat[0] not in b"ZX" and started in (None, stat[2])
 
 
 def descendants(root: int) -> set[int]:
-    """Return the living processes below one."""
+    """Return the living descendants of a process."""
     parents = {pid: parent for pid, (parent, _) in living_processes().items()}
     found: set[int] = set()
     frontier = {root}
@@ -231,7 +234,7 @@ def descendants(root: int) -> set[int]:
 
 
 def listening_sockets() -> dict[str, tuple[str, int]]:
-    """Return address in hex and port of listening TCP sockets, by the links of `open_files`."""
+    """Return address (hex) and port of listening TCP sockets, by the links of `open_files`."""
     found = {}
     for table in ("net/tcp", "net/tcp6"):
         for line in read_proc("self", table).decode().splitlines()[1:]:
@@ -243,7 +246,7 @@ def listening_sockets() -> dict[str, tuple[str, int]]:
 
 
 def open_files(pid: int) -> set[str]:
-    """Return the links in /proc/PID/fd; none if the process has ended."""
+    """Return the links in /proc/PID/fd; empty if the process has exited."""
     found = set()
     try:
         for file in os.scandir(f"/proc/{pid}/fd"):
@@ -258,12 +261,12 @@ def all_pids() -> list[int]:
 
 
 def name_of(pid: int) -> str:
-    """Return the first 15 characters of a process's name; empty if it has ended."""
+    """Return the first 15 characters of a process's name; empty if it has exited."""
     return read_proc(pid, "comm").decode(errors="replace").rstrip("\n")
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
-    """Return a file of /proc/PID; empty if the process has ended or is another user's."""
+    """Return a file of /proc/PID; empty if the process has exited or belongs to another user."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
             return file.read()
@@ -292,7 +295,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _reap(child: int = 0) -> int | None:
-    """Reap all ended processes; return the wait status of ``child`` if it was among them."""
+    """Reap all exited processes; return the wait status of ``child`` if it was among them."""
     found = None
     while True:
         try:
@@ -320,7 +323,7 @@ def _spawn(command: list[str]) -> int:
         if os.getppid() != guard:
             os._exit(1)
         os.setsid()
-        os.closerange(3, 4096)  # the locks of our parent's: they end with this process
+        os.closerange(3, 4096)  # our parent's locks, which end with this process
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:
@@ -334,7 +337,7 @@ class _Guard:
         self._orphan_grace_s = orphan_grace_s
         self._kill_at: float | None = None
         self._orphaned = False
-        self._child = _spawn(command)  # before the handlers: they are not for the child
+        self._child = _spawn(command)  # before the handlers, which the child must not inherit
         self._wakeup, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -342,7 +345,7 @@ class _Guard:
             signal.signal(number, lambda *_: self._stop(self._orphan_grace_s))
 
     def run(self) -> int:
-        """Return the command's wait status once it has ended."""
+        """Return the command's wait status once it has exited."""
         while (status := _reap(self._child)) is None:
             self._look_at_parent()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -374,7 +377,7 @@ class _Guard:
             self._stop(float(line.split()[1]))
 
     def _stop(self, grace_s: float) -> None:
-        """Ask the command to end; further calls can only shorten the grace period."""
+        """Ask the command to exit; further calls can only shorten the grace period."""
         kill_at = time.monotonic() + grace_s
         if self._kill_at is None:
             self._kill_at = kill_at
@@ -393,7 +396,7 @@ def main(arguments: list[str]) -> int:
     remove_segments(shm_prefix)
     remove_env_folders(started_s)
     if folder:
-        import shutil  # takes as long as all the rest of the start
+        import shutil  # takes as long as the rest of the start
 
         shutil.rmtree(folder, ignore_errors=True)
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)

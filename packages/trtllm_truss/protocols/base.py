@@ -1,4 +1,4 @@
-"""Interface of a protocol to its endpoint, and bodies as JSON objects within limits.
+"""The interface of a protocol to its endpoint, and limits on JSON bodies.
 
 The limits are in addition to `serving.max_body_bytes`. Each keeps the work of one request on the
 event loop below 100 ms.
@@ -19,25 +19,25 @@ from trtllm_truss.errors import BodyTooLarge, InternalError, InvalidRequest, Tru
 from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, TextDelta, Token
 
 MAX_NESTING = 64
-"""Nesting of arrays and objects. Templates and encoders recurse deeper than the parser."""
+"""Maximum nesting of arrays and objects. Templates and encoders recurse deeper than the parser."""
 
 MAX_CONTAINERS = 1 << 16
-"""Arrays and objects in all."""
+"""Maximum arrays and objects in total."""
 
 MAX_STRINGS = 1 << 16
-"""Strings in all, keys included."""
+"""Maximum strings in total, keys included."""
 
 MAX_KEYS = 1 << 15
-"""Keys in all: each unknown one costs a kilobyte when rejected."""
+"""Maximum keys in total: each unknown one costs a kilobyte when rejected."""
 
 MAX_VALUES = 1 << 19
-"""Items in all, such as the token ids of prompts."""
+"""Maximum items in total, such as token ids of prompts."""
 
 MAX_FRACTIONS = 1 << 16
-"""Points and exponents of numbers in all: such a number takes ten times as long as an integer."""
+"""Maximum decimal points and exponents in total; they make a number ten times as slow to parse."""
 
 MAX_DIGITS = 128
-"""Digits of a number: the time to read one grows with their square."""
+"""Maximum digits of a number: parse time grows with their square."""
 
 MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 4096
@@ -48,23 +48,26 @@ MAX_PROMPTS = 256
 MAX_BIASED_TOKENS = 1024
 
 MAX_MODEL_CHARACTERS = 256
-"""Length of the name that every event repeats."""
+"""Maximum length of the model's name, which every event repeats."""
 
 MAX_WORDS = 64
-"""Stop words, and bad words."""
+"""Maximum number of stop words, and of bad words."""
 
 MAX_WORD_CHARACTERS = 256
 MAX_WORDS_CHARACTERS = 4096
-"""Characters of all stop words, or of all bad words: each costs a dictionary and a microsecond."""
+"""Maximum characters of all stop words, or of all bad words.
+
+Each costs a dictionary and a microsecond.
+"""
 
 MAX_HELD_FIGURES = 1 << 18
-"""Tokens with details, and their alternatives, in all answers of a response that is sent whole."""
+"""Maximum tokens with details, plus alternatives, over all choices of a whole response."""
 
 MAX_GUIDE_CHARACTERS = 1 << 16
-"""Length of a JSON schema, a regular expression or a grammar."""
+"""Maximum length of a JSON schema, regular expression or grammar."""
 
 MAX_TEMPLATE_VARIABLES_CHARACTERS = 1 << 16
-"""Length of `chat_template_kwargs` as JSON."""
+"""Maximum length of `chat_template_kwargs` as JSON."""
 
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
@@ -72,7 +75,7 @@ _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 
 _SHORT_BYTES = 1 << 15
-"""A body of this length exceeds no count, and its longest numbers take a millisecond."""
+"""Bodies up to this size exceed no count, and their longest numbers take a millisecond."""
 
 
 def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
@@ -85,8 +88,8 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
         max_bytes: `serving.max_body_bytes`.
 
     Raises:
-        BodyTooLarge: it has more than `max_bytes`.
-        InvalidRequest: it is not UTF-8, not JSON, not an object, or exceeds a limit.
+        BodyTooLarge: the body has more than `max_bytes`.
+        InvalidRequest: the body is not UTF-8, not JSON, not an object, or exceeds a limit.
     """
     if len(raw) > max_bytes:
         raise BodyTooLarge.beyond(max_bytes)
@@ -110,7 +113,7 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
             f"the body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
         ) from None
     except ValueError as error:  # a number with more digits than Python converts
-        raise InvalidRequest(f"the body holds a number that is too long: {error}.") from None
+        raise InvalidRequest(f"the body contains a number that is too long: {error}.") from None
     if not isinstance(body, dict):
         raise InvalidRequest(
             f'the body is {_kind(body)}; send a JSON object such as {{"prompt": "Hello"}}.'
@@ -119,13 +122,13 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 class Budget:
-    """Limits on what is built of texts that hold JSON; all texts spent from one share them.
+    """Limits on the objects built from texts that contain JSON, shared by all texts of a body.
 
     Counts are exact for JSON; the parser rejects anything else.
 
     Args:
-        where: place of the texts in the body, for errors.
-        param: the field that holds them.
+        where: location of the texts in the body, for errors.
+        param: the field that contains them.
     """
 
     def __init__(self, where: str = "", param: str | None = None) -> None:
@@ -134,10 +137,10 @@ class Budget:
         self._spent: Counter[str] = Counter()
 
     def spend(self, raw: bytes) -> int:
-        """Count what a text holds, before any object is built.
+        """Count the contents of a text before building any object.
 
         Returns:
-            Its nesting.
+            The nesting of the text.
 
         Raises:
             InvalidRequest: the texts exceed a limit.
@@ -152,7 +155,7 @@ class Budget:
         self._count("fractions and exponents", _fractions(outside), MAX_FRACTIONS)
         if _LONG_NUMBER in outside.translate(_DIGITS_AS_ZEROS):
             raise InvalidRequest(
-                f"the body holds a number that is too long{self._where}; send at most "
+                f"the body contains a number that is too long{self._where}; send at most "
                 f"{MAX_DIGITS} digits.",
                 param=self._param,
             )
@@ -162,17 +165,17 @@ class Budget:
         self._spent[unit] += count
         if self._spent[unit] > maximum:
             raise InvalidRequest(
-                f"the body holds {self._spent[unit]} {unit}{self._where}; at most {maximum} are "
-                "read. Send fewer.",
+                f"the body contains {self._spent[unit]} {unit}{self._where}; the maximum is "
+                f"{maximum}. Send fewer.",
                 param=self._param,
             )
 
 
 def parse_json_text(text: str, budget: Budget) -> Any:
-    """Parse a text of the body that is JSON itself.
+    """Parse a text in the body that is JSON itself.
 
     Args:
-        budget: shared by all such texts of the body.
+        budget: shared by all such texts in the body.
 
     Raises:
         ValueError: it is not JSON, or nested too deeply.
@@ -194,20 +197,20 @@ def _check_shape(raw: bytes) -> None:
     depth = Budget().spend(raw)
     if depth > MAX_NESTING:
         raise InvalidRequest(
-            f"the body is nested {depth} levels deep; at most {MAX_NESTING} are read. Send "
+            f"the body is nested {depth} levels deep; the maximum is {MAX_NESTING}. Send "
             "flatter fields."
         )
 
 
 def _fractions(outside: bytes) -> int:
-    """Count the points and exponents of numbers; an `e` is also in true and false."""
+    """Count decimal points and exponents of numbers; true and false contain an `e` too."""
     exponents = outside.count(b"e") + outside.count(b"E")
     words = outside.count(b"true") + outside.count(b"false")
     return outside.count(b".") + exponents - words
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"the body holds {name}, which is not JSON; send a finite number.")
+    raise InvalidRequest(f"the body contains {name}, which is not JSON; send a finite number.")
 
 
 def _kind(value: object) -> str:
@@ -224,24 +227,24 @@ JSON_MEDIA_TYPE = "application/json"
 SSE_MEDIA_TYPE = "text/event-stream"
 TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
 
-# `json.dumps` builds an encoder at every call with options.
+# `json.dumps` builds an encoder in every call with options.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _encode_compact = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":")
 ).encode
 
 Defaults = Mapping[str, Any]
-"""Values of missing fields, by the names of the predict body."""
+"""Values of missing fields, by the predict body's field names."""
 
 
 class Writer(Protocol):
-    """Encodes the answers of one call."""
+    """Encodes the choices of one call."""
 
     def push(self, item: AnswerItem) -> bytes:
         """Encode the next item; may return nothing."""
 
     def end(self) -> bytes:
-        """Encode the end of all answers."""
+        """Encode the end of the response."""
 
     def error(self, error: TrussError) -> bytes:
         """Encode an error within a stream.
@@ -269,14 +272,14 @@ class ApiAdapter(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in metrics and log."""
+        """The protocol's name in metrics and log."""
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
         """Parse a body.
 
         Args:
             accept: the `Accept` header or an empty string.
-            call_id: unique id for answers with an id.
+            call_id: unique id for responses that contain an id.
 
         Raises:
             InvalidRequest: the body is invalid or has unsupported fields.
@@ -288,7 +291,7 @@ class ApiAdapter(Protocol):
 
 @dataclass(slots=True)
 class CollectedAnswer:
-    """The collected items of one answer; `end` is None until it has ended."""
+    """The collected items of one choice; `end` is None until it has finished."""
 
     texts: StringIO = field(default_factory=StringIO)
     tokens: list[Token] = field(default_factory=list)
@@ -300,10 +303,9 @@ class CollectedAnswer:
 
 
 class WholeWriter:
-    """A `Writer` of one JSON value, built by `body` from all answers.
+    """A `Writer` of one JSON value, built by `body` from all choices.
 
-    What takes long, such as the encoding of alternatives, belongs to `add`: `end` holds up the
-    event loop.
+    Expensive work, such as encoding alternatives, belongs in `add`: `end` blocks the event loop.
     """
 
     def __init__(self) -> None:
@@ -314,7 +316,7 @@ class WholeWriter:
         """Collect the next item.
 
         Raises:
-            InvalidRequest: the response would hold too many tokens and alternatives.
+            InvalidRequest: the response would contain too many tokens and alternatives.
         """
         answer = self._answers[item.index]
         if isinstance(item, TextDelta):
@@ -325,7 +327,7 @@ class WholeWriter:
         return b""
 
     def add(self, answer: CollectedAnswer, delta: TextDelta) -> None:
-        """Collect a part of an answer."""
+        """Collect a part of a choice."""
         answer.texts.write(delta.text)
         answer.tokens.extend(delta.tokens)
 
@@ -333,9 +335,9 @@ class WholeWriter:
         self._figures += sum(1 + len(token.alternatives) for token in delta.tokens)
         if self._figures > MAX_HELD_FIGURES:
             raise InvalidRequest(
-                f"the response would hold more than {MAX_HELD_FIGURES} tokens with their details "
-                "and alternatives; stream it, or ask for fewer prompts, choices, tokens or "
-                "alternatives."
+                f"the response would contain more than {MAX_HELD_FIGURES} tokens with their "
+                "details and alternatives; stream it, or ask for fewer prompts, choices, "
+                "tokens or alternatives."
             )
 
     def end(self) -> bytes:
@@ -348,15 +350,15 @@ class WholeWriter:
         """Build the JSON value.
 
         Raises:
-            InternalError: an answer has no end.
+            InternalError: a choice has not finished.
         """
         raise NotImplementedError
 
     def ended(self, index: int) -> tuple[CollectedAnswer, GenerationEnd]:
-        """Return an answer and its end.
+        """Return a choice and its end.
 
         Raises:
-            InternalError: the answer has no end.
+            InternalError: the choice has not finished.
         """
         answer = self._answers[index]
         if answer.end is None:
@@ -365,7 +367,7 @@ class WholeWriter:
 
 
 class _PromptCount(WholeWriter):
-    """Writes the number of tokens of a prompt."""
+    """Writes the number of tokens in a prompt."""
 
     def __init__(self, kind: Mapping[str, Any]) -> None:
         super().__init__()
@@ -377,13 +379,13 @@ class _PromptCount(WholeWriter):
 
 @dataclass(frozen=True, slots=True)
 class CountAdapter:
-    """Counts the tokens of prompts: a protocol whose answers are empty.
+    """Counts the tokens of prompts; a protocol that generates nothing.
 
     Attributes:
         protocol: reads the bodies and writes the errors.
         name: its name in metrics and log.
         filling: fields that the protocol requires beyond the prompt.
-        kind: further fields of answers.
+        kind: further fields of the response.
     """
 
     protocol: ApiAdapter
@@ -401,7 +403,7 @@ class CountAdapter:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode as Starlette's `JSONResponse` does."""
+    """Encode like Starlette's `JSONResponse`."""
     return _encode_compact(value).encode()
 
 
@@ -420,11 +422,11 @@ class EncodedList:
 
 
 def sse_event(value: Any, name: str = "") -> bytes:
-    """Encode one server-sent event, with a name if it has one."""
+    """Encode one server-sent event, optionally named."""
     head = f"event: {name}\ndata: " if name else "data: "
     return f"{head}{_encode(value)}\n\n".encode()
 
 
 def sse_text(text: str) -> bytes:
-    """Encode the event `{"text": …}`, in a third of the time of `sse_event`."""
+    """Encode the event `{"text": …}` in a third of the time that `sse_event` takes."""
     return f'data: {{"text": {_encode(text)}}}\n\n'.encode()

@@ -1,4 +1,4 @@
-"""Field types, field errors and guides of all protocols."""
+"""Field types, field errors and guides shared by all protocols."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _bounded_words(words: list[str]) -> list[str]:
 Words = Annotated[
     list[Word], Field(fail_fast=True, max_length=MAX_WORDS), AfterValidator(_bounded_words)
 ]
-"""Stop words or bad words. Without `fail_fast` pydantic collects an error per item."""
+"""Stop words or bad words. `fail_fast` keeps pydantic from collecting an error per item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TokenIds = Annotated[
@@ -66,7 +66,7 @@ TokenIds = Annotated[
 
 _ROWS = {row.name: row for row in (*SAMPLING, *OPTIONS)}
 _TYPES: dict[Any, Any] = {float: Finite, int: int, bool: bool, Texts: Words, Ids: TokenIds}
-"""Types of bodies by those of the table."""
+"""Types of body fields by types of the table."""
 
 Body = TypeVar("Body", bound=Strict)
 
@@ -74,7 +74,7 @@ Body = TypeVar("Body", bound=Strict)
 def with_request_fields(
     protocol: ProtocolName, *, without: Collection[str] = ()
 ) -> Callable[[type[Body]], type[Body]]:
-    """Add the fields of the table to a body that declares its protocol's own.
+    """Add the table's fields to a body that declares its protocol's own fields.
 
     Args:
         without: fields that another class of the protocol declares.
@@ -92,21 +92,24 @@ def with_request_fields(
 
 
 ROW = "row"
-"""Key of a field's extra with the name of its row: pages name the engines that refuse it."""
+"""Key of a field's extra that contains the name of its row.
+
+Pages use it to list the engines that refuse the field.
+"""
 
 
 def body_field(name: str, **own: Any) -> Any:
     """Return pydantic's field of a row.
 
     Args:
-        own: arguments of `Field` in which the protocol differs, such as another default.
+        own: arguments of `Field` that differ in the protocol, such as another default.
     """
     row = _ROWS[name]
     if isinstance(row.default, tuple):
         arguments: dict[str, Any] = {"default_factory": list}
     else:
         arguments = {"default": row.default}
-    if row.zero is None:  # else the type has the limits
+    if row.zero is None:  # otherwise the type has the limits
         arguments |= _limits(row)
     extra = {ROW: row.name}
     return Field(**{**arguments, "description": row.meaning, "json_schema_extra": extra, **own})
@@ -149,7 +152,7 @@ _OPTIONS = {
 
 
 def request_arguments(fields: Strict, protocol: ProtocolName) -> dict[str, Any]:
-    """Return the arguments of a `GenerationRequest` that the table has, of a valid body."""
+    """Return the arguments of a `GenerationRequest` that the table lists, from a valid body."""
     values = _option_values[protocol](fields)
     arguments = dict(zip(_OPTIONS[protocol], values, strict=True))
     for attribute in _LISTS:
@@ -167,7 +170,7 @@ def read_sampling(fields: Strict, protocol: ProtocolName) -> Sampling:
 
 
 def attribute_names(protocol: ProtocolName) -> dict[str, str]:
-    """Return a protocol's field names by attributes of a request, where they differ."""
+    """Return a protocol's field names by request attribute, where they differ."""
     rows = rows_of(protocol).items()
     return {row.attribute: name for name, row in rows if name != row.attribute}
 
@@ -180,15 +183,15 @@ def with_defaults(
     *,
     without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the sent fields of a body and the defaults of omitted ones, by its names.
+    """Return the fields sent in a body and the defaults of omitted ones, by the body's names.
 
-    The default `end_id` is one more of `stop_token_ids`, of sent ones too.
+    The default `end_id` is added to `stop_token_ids`, even if the caller sends that field.
 
     Args:
-        defaults: values of omitted fields, by the names of the predict body.
-        body: the protocol's.
+        defaults: values of omitted fields, by the predict body's field names.
+        body: the protocol's body class.
         protocol: names the fields of the table.
-        without: fields of the predict body whose defaults do not apply.
+        without: predict fields whose defaults do not apply.
     """
     names = _default_names(body, protocol)
     applied = names.keys() - without
@@ -204,13 +207,13 @@ def with_defaults(
 
 @cache
 def _default_names(body: type[Strict], protocol: ProtocolName) -> dict[str, str]:
-    """Return the names of a body's fields by those of the predict body."""
+    """Return a body's field names by the predict body's names."""
     renamed = {row.name: name for name, row in rows_of(protocol).items()}
     return {**{name: name for name in body.model_fields}, **renamed}
 
 
 def check_min_tokens(min_tokens: int | None, max_tokens: int, limit: str = "max_tokens") -> None:
-    """Refuse a minimum of tokens above their limit.
+    """Refuse a minimum of tokens above the maximum.
 
     Raises:
         InvalidRequest: `min_tokens` exceeds `max_tokens`, which the message calls `limit`.
@@ -227,7 +230,7 @@ class Unsupported(NamedTuple):
 
     Attributes:
         reason: end of the error message.
-        neutral: accepted values, which have no effect.
+        neutral: accepted values without effect.
     """
 
     reason: str
@@ -239,7 +242,7 @@ UNSERVED = {
     "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
     "typical_p": Unsupported("the engine has no typical sampling", (1,)),
 }
-"""Fields of vLLM and TGI that no engine honours."""
+"""Fields of vLLM and TGI that no engine supports."""
 
 
 def refuse_unsupported(
@@ -267,8 +270,8 @@ def named_once(
     Args:
         sent: values by the caller's names.
         aliases: field by alias.
-        texts: fields with a list of strings, which accept a single string too; an empty one is no
-            string.
+        texts: fields with a list of strings, which also accept a single string; an empty one counts
+            as none.
         within: prefix of names in messages.
 
     Raises:
@@ -287,12 +290,12 @@ def named_once(
 
 
 def listed(value: Any) -> Any:
-    """Wrap a string in a list (an empty one: an empty list); return other values unchanged."""
+    """Wrap a string in a list (an empty one in an empty list); return other values unchanged."""
     return [value] * bool(value) if isinstance(value, str) else value
 
 
 _UNION_TAGS = (("str",), ("dict[str,any]",))
-"""pydantic's names of the members of `str | dict[str, Any]`, in the places of its findings."""
+"""pydantic's names of the members of `str | dict[str, Any]`, which appear in its findings."""
 
 
 def invalid_request(
@@ -302,7 +305,7 @@ def invalid_request(
 
     Args:
         known: names of fields, for suggestions.
-        refused: those of fields that are refused.
+        refused: names of refused fields.
     """
     finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
     if finding["type"] in ("string_type", "dict_type") and finding["loc"][-1:] in _UNION_TAGS:
@@ -341,22 +344,24 @@ def unknown_field(name: str, known: Iterable[str], refused: Iterable[str] = ()) 
 
 
 ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
-"""The backend's own `json` also accepts arrays."""
+"""For `json`, the backend also accepts arrays."""
 
 _SEPARATOR, _KEY = len(", "), len('"": ')
-"""Characters of JSON around each value and each key. The brackets of a container take the place of
-its last separator."""
+"""JSON characters around each value and each key.
+
+A container's brackets replace its last separator.
+"""
 
 
 def schema_guide(value: Any, name: str, param: str, *, as_text: bool = False) -> Guide:
-    """Return the guide of a JSON schema.
+    """Return the guide for a JSON schema.
 
     Args:
         name: its path, for messages.
-        as_text: a schema may be written as a text.
+        as_text: the schema may be given as text.
 
     Raises:
-        InvalidRequest: it is not a schema, or too long.
+        InvalidRequest: it is not a schema, or is too long.
     """
     try:
         if as_text and isinstance(value, str):
@@ -369,34 +374,34 @@ def schema_guide(value: Any, name: str, param: str, *, as_text: bool = False) ->
 
 
 def text_guide(language: Language, value: Any, name: str, param: str) -> Guide:
-    """Return the guide of a regular expression or a grammar.
+    """Return the guide for a regular expression or a grammar.
 
     Raises:
-        InvalidRequest: it is no text, empty or too long.
+        InvalidRequest: it is not a string, is empty or is too long.
     """
     if not isinstance(value, str) or not value:
-        raise wrong(name, value, "a text that is not empty", param)
+        raise wrong(name, value, "a non-empty string", param)
     return Guide(language, bounded(value, name, param))
 
 
 def wrong(name: str, value: Any, wanted: str, param: str | None = None) -> InvalidRequest:
-    """Build the error of a wrong value.
+    """Build the error for a wrong value.
 
     Args:
         name: its path in the body.
-        param: the field at fault; by default the one that holds it.
+        param: the field at fault; by default the one that contains it.
     """
     message = f"{name} is {shown(value)}; it must be {wanted}."
     return InvalidRequest(message, param=field_of(name) if param is None else param)
 
 
 def field_of(path: str) -> str:
-    """Return the field that holds a path such as ``messages[0].content``."""
+    """Return the field that contains a path such as ``messages[0].content``."""
     return path.partition("[")[0].partition(".")[0]
 
 
 def is_private(key: str) -> bool:
-    """Return True for a key that a client keeps for itself.
+    """Return True for a key that a client keeps for its own use.
 
     GitHub Copilot CLI 1.0.102 leaves `__copilotMessageSource` in the messages of resumed sessions.
     """
@@ -406,10 +411,11 @@ def is_private(key: str) -> bool:
 def check_keys(
     value: Mapping[str, Any], known: Collection[str], path: str, ignored: Collection[str] = ()
 ) -> None:
-    """Refuse an unknown key of an object by its path.
+    """Refuse an unknown key of an object, with its path.
 
     Raises:
-        InvalidRequest: a key is neither known nor ignored, nor, where any are, private.
+        InvalidRequest: a key is neither known nor ignored, nor private where private keys are
+            allowed.
     """
     for name in value:
         if name not in known and name not in ignored and not (ignored and is_private(name)):
@@ -424,7 +430,7 @@ def bounded(text: str, name: str, param: str) -> str:
     """Return the text of a guide.
 
     Raises:
-        InvalidRequest: it is too long.
+        InvalidRequest: the text is too long.
     """
     check_length(name, text, MAX_GUIDE_CHARACTERS, param=param, unit="characters")
     return text
@@ -441,10 +447,10 @@ def schema_text(schema: Mapping[str, Any], name: str, param: str) -> str:
 
 
 def check_size(value: Any, name: str, param: str) -> None:
-    """Refuse a value whose JSON is certainly too long, before anything is copied.
+    """Refuse a value whose JSON is certainly too long, before copying anything.
 
     Raises:
-        InvalidRequest: it is.
+        InvalidRequest: the value is too long.
     """
     left = MAX_GUIDE_CHARACTERS + _SEPARATOR
     stack = [value]

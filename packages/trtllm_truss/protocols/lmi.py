@@ -3,8 +3,8 @@
 Written against the schema of DJL-Serving's LMI containers
 (https://docs.djl.ai/master/docs/serving/serving/docs/lmi/user_guides/lmi_input_output_schema.html)
 and, for clients of Text Generation Inference, the types of huggingface_hub's `InferenceClient`.
-Answers and errors are JSON, JSON lines, or server-sent events. The fields under `parameters` are
-LMI's, its TensorRT-LLM handler's, and TGI's.
+Responses and errors are JSON, JSON lines or server-sent events. The fields under `parameters` are
+those of LMI, of its TensorRT-LLM handler and of TGI.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from trtllm_truss.validation import Strict, is_unicode, shown
 
 
 class LmiForm(str, enum.Enum):
-    """Form of an answer; values are LMI's output formatters."""
+    """Format of a response; values are LMI's output formatters."""
 
     JSON = "json"
     JSON_LINES = "jsonlines"
@@ -80,10 +80,10 @@ class LmiCall:
 
     Attributes:
         requests: one per input, each with a prompt.
-        listed: the inputs are a list, so the answer is a list.
-        form: form of the answer; JSON for a list.
-        tgi: use the shapes of Text Generation Inference.
-        return_full_text: start `generated_text` with the input.
+        listed: the inputs are a list, so the response is a list.
+        form: format of the response; JSON for a list.
+        tgi: use Text Generation Inference's response shapes.
+        return_full_text: prefix `generated_text` with the input.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -106,7 +106,7 @@ ALIASES = {
     },
     "ignore_eos": "ignore_eos_token",
 }
-"""Field by alias: TGI's, the backend's tensors, which LMI forwards, and ours."""
+"""Fields by alias: TGI's names, the backend's tensors, which LMI forwards, and ours."""
 
 _LISTS_OF_TEXTS = ("stop_sequences", "bad_sequences")
 
@@ -119,7 +119,7 @@ UNSUPPORTED = {
     "logprobs": Unsupported("details include the log probabilities", (0, 1)),
     "n": Unsupported("one sequence is generated", (1,)),
     "num_beams": Unsupported("beam search is not offered here", (1,)),
-    "prompt_logprobs": Unsupported("those of a prompt are not offered here", (0,)),
+    "prompt_logprobs": Unsupported("log probabilities of prompts are not offered here", (0,)),
     "streaming": Unsupported("use stream, next to parameters", (True,)),
     "top_n_tokens": Unsupported("only the chosen token is returned", (0,)),
     "watermark": Unsupported("text is not watermarked", (False,)),
@@ -140,27 +140,32 @@ _GRAMMARS = ("json", "json_schema", "regex")
 class Parameters(Strict):
     """The supported parameters, with the defaults of LMI's TensorRT-LLM handler."""
 
-    max_new_tokens: int = Field(30, ge=1, le=INT32_MAX, description="Tokens to generate.")
+    max_new_tokens: int = Field(
+        30, ge=1, le=INT32_MAX, description="Maximum number of generated tokens."
+    )
     do_sample: bool | None = Field(
         None,
-        description="True draws from the top 5 tokens and 0.85 of probability at temperature 0.8, "
-        "where these are not set; false is greedy; left out, it follows from the other fields.",
+        description="True samples from the top 5 tokens and a probability of 0.85 at temperature "
+        "0.8, unless these are set; false is greedy; by default it follows from the other "
+        "fields.",
     )
     top_p: Finite | None = body_field(
-        "top_p", description="Probability to draw from; 0 sets no limit."
+        "top_p", description="Cumulative probability to sample from; 0 sets no limit."
     )
     grammar: Grammar | None = Field(
-        None, description="The form of the answer: type `json`, `json_schema` or `regex`."
+        None, description="The format of the output: type `json`, `json_schema` or `regex`."
     )
     details: bool | None = Field(None, description="Return the tokens and the finish reason.")
     decoder_input_details: bool = Field(
         False,
-        description="Return the input's tokens as `prefill`, without log probabilities; needs "
+        description="Return the input's tokens as `prefill`, without log probabilities; requires "
         "details, and no stream.",
     )
-    return_full_text: bool = Field(False, description="Begin `generated_text` with the input.")
+    return_full_text: bool = Field(False, description="Prefix `generated_text` with the input.")
     output_formatter: LmiForm | None = Field(
-        None, strict=False, description="`json`, `jsonlines` or `sse`; default: as `stream` says."
+        None,
+        strict=False,
+        description="`json`, `jsonlines` or `sse`; the default depends on `stream`.",
     )
 
 
@@ -168,7 +173,7 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
     """Validate the parameters of a body; null counts as missing.
 
     Args:
-        defaults: values of missing parameters, by the names of the predict body.
+        defaults: values of missing parameters, by the predict body's field names.
 
     Raises:
         InvalidRequest: a parameter is unknown, unsupported, of the wrong type or out of range.
@@ -191,7 +196,7 @@ def read_grammar(grammar: Grammar | None) -> Guide | None:
     """Convert a grammar to a guide.
 
     Raises:
-        InvalidRequest: the type is unknown, or the value does not fit it.
+        InvalidRequest: the type is unknown, or the value does not match it.
     """
     if grammar is None:
         return None
@@ -208,7 +213,7 @@ def read_grammar(grammar: Grammar | None) -> Guide | None:
 def choose_sampling(sampling: Sampling, parameters: Parameters) -> None:
     """Apply LMI's `do_sample` with its defaults; a `top_p` of 0 sets no limit.
 
-    LMI samples since 0.32 if a temperature or a limit is set, `decoding.meant`'s rule.
+    LMI samples since 0.32 if a temperature or a limit is set, as `decoding.meant` implements.
     """
     if parameters.do_sample is False:
         sampling.top_k = 1
@@ -227,7 +232,7 @@ FIELDS = {
     "model": "No effect: one model is served.",
     "model_name": "No effect: one model is served.",
 }
-"""The fields beside `parameters`."""
+"""The fields besides `parameters`."""
 
 _NAMES = {
     "prompt": "inputs",
@@ -235,24 +240,24 @@ _NAMES = {
     "guide": "parameters.grammar",
     **{row.attribute: f"parameters.{name}" for name, row in rows_of("lmi").items()},
 }
-"""LMI's names of a request's attributes."""
+"""LMI's names of request attributes."""
 
 
 def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool) -> LmiCall:
     """Parse an LMI body.
 
     Args:
-        defaults: values of missing fields, by the names of the predict body; they override LMI's
+        defaults: values of missing fields, by the predict body's field names; they override LMI's
             defaults.
-        tgi: use the shapes of Text Generation Inference, like LMI's option `tgi_compat`.
+        tgi: use Text Generation Inference's response shapes, like LMI's option `tgi_compat`.
 
     Raises:
-        InvalidRequest: a field is missing, unknown, not served, of the wrong type or out of
-            range, or two contradict each other.
+        InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of range,
+            or two contradict each other.
     """
     for name in body:
         if name in Parameters.model_fields or name in ALIASES:
-            raise InvalidRequest(f"{name} is beside parameters; send it inside.", param=name)
+            raise InvalidRequest(f"{name} is next to parameters; send it inside.", param=name)
         if name not in FIELDS:
             raise unknown_field(name, FIELDS)
     if "inputs" not in body:
@@ -267,7 +272,7 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
     details = tgi if parameters.details is None else parameters.details
     if listed and form is not LmiForm.JSON:
         raise InvalidRequest(
-            "inputs is a list, which cannot be streamed; send one text, or no stream.",
+            "inputs is a list, which cannot be streamed; send one text, or turn off stream.",
             param="inputs",
         )
     arguments = _generation_arguments(sent, parameters)
@@ -316,7 +321,8 @@ def _inputs(inputs: Any) -> tuple[list[str], bool]:
             )
         if not is_unicode(text):
             raise InvalidRequest(
-                f"{path} contains a lone surrogate; send whole characters.",
+                f"{path} contains a lone surrogate, which is not valid Unicode; send whole "
+                "characters.",
                 param="inputs",
             )
     if not texts:
@@ -354,7 +360,7 @@ def _check_agreement(
 ) -> None:
     if parameters.decoder_input_details and (not details or form is not LmiForm.JSON):
         raise InvalidRequest(
-            "parameters.decoder_input_details is true; it needs details, and no stream.",
+            "parameters.decoder_input_details is true; it requires details, and no stream.",
             param="decoder_input_details",
         )
     if (min_length or 0) > parameters.max_new_tokens:
@@ -372,14 +378,14 @@ NO_TOKEN = Token(id=-1, text="", log_prob=-1, special=True)
 
 
 class LmiAnswer(WholeWriter):
-    """Collects the answers of one call."""
+    """Collects the choices of one call."""
 
     def __init__(self, call: LmiCall) -> None:
         super().__init__()
         self._call = call
 
     def body(self) -> Json | list[Json]:
-        """Return an object, or a list for a list of inputs and for TGI's clients."""
+        """Return an object, or a list for a list of inputs and for TGI clients."""
         objects = [
             self._object(request.prompt or "", *self.ended(index))
             for index, request in enumerate(self._call.requests)
@@ -408,10 +414,10 @@ class LmiAnswer(WholeWriter):
 
 
 class LmiStream:
-    """Encodes the answer of one call as lines, one per token.
+    """Encodes the response of one call as lines, one per token.
 
-    The last line has the last token and the whole text, so each token is held until the next one
-    or the end.
+    The last line has the last token and the whole text, so each token is held back until the next
+    one or the end.
     """
 
     def __init__(self, call: LmiCall) -> None:
@@ -421,7 +427,7 @@ class LmiStream:
         self._sent = 0
 
     def push(self, item: AnswerItem) -> bytes:
-        """Encode the lines that the next item completes."""
+        """Encode the lines completed by the next item."""
         if isinstance(item, GenerationEnd):
             return self._line(self._held or NO_TOKEN, self._ending(item))
         self._text.append(item.text)
@@ -435,7 +441,7 @@ class LmiStream:
         return b""
 
     def error(self, error: TrussError) -> bytes:
-        """Encode the last lines of an aborted answer."""
+        """Encode the last lines of an aborted response."""
         return self._release() + self._encoded(error_line(error, tgi=self._call.tgi))
 
     def _release(self) -> bytes:
@@ -499,8 +505,8 @@ def finish_reason(finish: GenerationEnd) -> str:
 def error_body(error: TrussError, *, tgi: bool) -> dict[str, Any]:
     """Encode an error response.
 
-    LMI returns 424 for nearly all errors; our `code` is the actual status. TGI's clients choose
-    their exception by `error_type`.
+    LMI returns 424 for nearly all errors; `code` is the actual status. TGI clients choose their
+    exception by `error_type`.
     """
     if tgi:
         return {"error": error.message, "error_type": _kind(error)}
@@ -526,7 +532,7 @@ def _kind(error: TrussError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LmiAdapter:
-    """LMI's protocol, or with `tgi` that of Text Generation Inference."""
+    """LMI's protocol or, with `tgi`, that of Text Generation Inference."""
 
     defaults: Defaults
     tgi: bool = False

@@ -1,4 +1,4 @@
-"""The predict protocol: one body, answered with plain text, server-sent events, or one object."""
+"""The predict protocol: one body, answered with plain text, server-sent events or one object."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ALIASES = {
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
 }
-"""Field by alias."""
+"""Fields by alias."""
 
 UNUSED = {
     "metadata": "answers are not stored",
@@ -61,7 +61,7 @@ UNUSED = {
     "pad_id": "it pads beams, and only the best one is returned",
     "service_tier": "the server has one tier",
     "store": "answers are not stored",
-    "stream_options": "the last event has the usage in any case",
+    "stream_options": "the last event always has the usage",
     "user": "nothing is stored about callers",
 }
 """Fields without effect, with the reasons."""
@@ -71,7 +71,7 @@ REFUSED = {
     "n": Unsupported("answers are one text; /v1/chat/completions has choices", (1,)),
     "top_logprobs": Unsupported("answers are text; /v1/chat/completions reports them", (0,)),
 }
-"""Fields that are not supported here, and their neutral values."""
+"""Unsupported fields and their neutral values."""
 
 
 @with_request_fields("predict")
@@ -79,19 +79,20 @@ class PredictBody(Strict):
     """The fields of a predict body; other fields are rejected."""
 
     prompt: NonEmpty | None = Field(
-        None, description="The text to continue; the answer does not repeat it."
+        None, description="The text to continue; it is not repeated in the response."
     )
     messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] | None = Field(
         None,
         description="Instead of `prompt`: a conversation for the tokenizer's chat template, with "
-        "results of tools and all else that [chat completions](openai.md) read; special tokens "
-        "written out in it are plain text (`serving.control_tokens_in_messages`).",
+        "tool results and everything else that [chat completions](openai.md) accept; "
+        "special tokens written out in it are plain text "
+        "(`serving.control_tokens_in_messages`).",
     )
     tools: list[Any] | None = Field(
         None,
         max_length=MAX_TOOLS,
-        description="Functions that the model may call, as in chat completions; the answer is the "
-        "text that the model writes, calls and reasoning included.",
+        description="Functions that the model may call, as in chat completions; the response is "
+        "the text that the model writes, including calls and reasoning.",
     )
     tool_choice: Any = Field(None, description="As in chat completions.")
     parallel_tool_calls: bool = Field(
@@ -99,18 +100,21 @@ class PredictBody(Strict):
     )
     response_format: dict[str, Any] | None = Field(
         None,
-        description="The form of the answer, as in chat completions; with `messages` and a "
-        "model that reasons, the text is the reasoning with its end marker, then "
-        "[what must match](openai.md#structured-output-of-models-that-reason).",
+        description="The format of the output, as in chat completions; with `messages` and a "
+        "reasoning model, the text is the reasoning with its end marker, followed by the "
+        "[structured output](openai.md#structured-output-of-models-that-reason).",
     )
     max_tokens: int = Field(
-        50, ge=1, le=INT32_MAX, description="Tokens to generate; the prompt does not count."
+        50,
+        ge=1,
+        le=INT32_MAX,
+        description="Maximum number of generated tokens, excluding the prompt.",
     )
     end_id: int | None = Field(
         None,
         ge=-1,
         le=INT32_MAX,
-        description="One more of `stop_token_ids`; -1 is `ignore_eos`.",
+        description="Added to `stop_token_ids`; -1 means `ignore_eos`.",
     )
     stream: bool = Field(True, description="False returns one JSON object.")
 
@@ -197,7 +201,7 @@ def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def response_form(accept: str, stream: bool) -> Literal["text", "events", "json"]:
-    """Choose the form of the answer by the `Accept` header and the field `stream`."""
+    """Choose the response format by the `Accept` header and the field `stream`."""
     wanted = accept.lower()
     if not stream:
         return "json"
@@ -265,7 +269,7 @@ class PredictAdapter:
 
 
 class PlainText:
-    """Text only; an error aborts the response."""
+    """Plain text; an error aborts the response."""
 
     def push(self, item: AnswerItem) -> bytes:
         return item.text.encode() if isinstance(item, TextDelta) else b""
@@ -278,10 +282,10 @@ class PlainText:
 
 
 class Events:
-    """One event per delta, and a last one with finish reason and usage."""
+    """One event per delta, then one with finish reason and usage."""
 
     def push(self, item: AnswerItem) -> bytes:
-        """Return `data: {"text": …}`, or at the end `data: {"finish_reason": …, "usage": …}`."""
+        """Return `data: {"text": …}`, or `data: {"finish_reason": …, "usage": …}` at the end."""
         return sse_text(item.text) if isinstance(item, TextDelta) else sse_event(_end_fields(item))
 
     def end(self) -> bytes:

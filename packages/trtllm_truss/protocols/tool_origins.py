@@ -1,8 +1,8 @@
-"""The tools of Responses behind the functions that a model knows.
+"""Map the functions that a model knows to the tools of a Responses request.
 
-Models know functions only. A function in a namespace is offered to them as `<namespace>__<name>`,
-and a custom tool, whose input is free text, as a function with one string. `Origins` gives both
-back.
+Models only know functions. A function in a namespace is offered to them as `<namespace>__<name>`,
+and a custom tool, whose input is free text, as a function with one string argument. `Origins`
+converts both back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 _INPUT = "input"
-"""The argument of the function that stands for a custom tool."""
+"""The argument of the function that represents a custom tool."""
 
 INPUT_SCHEMA = {
     "type": "object",
@@ -26,8 +26,8 @@ class Origin(NamedTuple):
     """The caller's tool behind a function.
 
     Attributes:
-        name: its name, within the namespace.
-        is_custom: whether its input is free text.
+        name: its name within the namespace.
+        is_custom: its input is free text.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 
 
 Origins = Mapping[str, Origin]
-"""The tools behind functions, by the names of these."""
+"""Tools by the names of the functions that represent them."""
 
 
 def flat_name(name: str, namespace: str | None) -> str:
@@ -45,12 +45,12 @@ def flat_name(name: str, namespace: str | None) -> str:
 
 
 def custom_arguments(text: str) -> dict[str, str]:
-    """Return the arguments of the function that stands for a custom tool."""
+    """Return the arguments of the function that represents a custom tool."""
     return {_INPUT: text}
 
 
 def custom_input(arguments: str) -> str:
-    """Return the input of a custom tool; arguments of another shape stay as they are."""
+    """Return the input of a custom tool; arguments of another shape are returned unchanged."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

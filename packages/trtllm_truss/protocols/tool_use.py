@@ -1,7 +1,7 @@
-"""Tools and reasoning, for every protocol.
+"""Tools and reasoning, for all protocols.
 
-`ModelFormats` are chosen once for the model. `ToolUse` is what one request may call; `apply` turns
-both into the arguments of a `GenerationRequest` and the parser of its answers.
+`ModelFormats` is chosen once per model. `ToolUse` lists the functions that one request may call;
+`apply` turns both into the arguments of a `GenerationRequest` and the parser of its choices.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ToolUse:
     Attributes:
         tools: OpenAI's descriptions, for the chat template; None for none.
         offered: the functions that may be called.
-        is_forced: whether the answer must be a call.
-        is_named: whether the caller named the function of that call.
-        parallel: whether it may have several.
+        is_forced: the choice must be a call.
+        is_named: the caller specified the function of that call.
+        parallel: several calls are allowed.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -53,11 +53,11 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ModelFormats:
-    """The formats of a model's output.
+    """The output formats of a model.
 
     Attributes:
-        tools: the format of calls; None leaves calls in the text.
-        reasoning: the format of reasoning; None leaves it in the text.
+        tools: format of calls; None leaves calls in the text.
+        reasoning: format of reasoning; None leaves it in the text.
         warns: log the first request whose calls stay in the text.
     """
 
@@ -71,7 +71,7 @@ class ModelFormats:
         """Add tools and reasoning to a request.
 
         Returns:
-            The request, and what makes a parser for each of its answers; None if these are text.
+            The request and a parser factory; None if choices are plain text.
 
         Raises:
             InvalidRequest: the schemas of a forced call are too long.
@@ -107,7 +107,7 @@ class ModelFormats:
         form, name = self.tools or _NEUTRAL, "the schema of tools"
         check_size([[tool.name, tool.parameters] for tool in use.offered], name, "tools")
         guides = form.guides(use.offered, parallel=use.parallel)
-        if len(guides) != 1:  # engines take one schema and one prefix
+        if len(guides) != 1:  # engines support one schema and one prefix
             form = _NEUTRAL
             guides = form.guides(use.offered, parallel=use.parallel)
         (guide,) = guides
@@ -137,18 +137,18 @@ class ModelFormats:
 @cache
 def _warn_of_text() -> None:
     logger.warning(
-        "a request offers functions with tool_choice auto; the model's calls stay in the text of "
-        "its answer, because their format is unknown. Name it in serving.tool_parser. Further "
-        "requests of this kind are not logged."
+        "a request offers functions with tool_choice auto; the model's calls stay in the text, "
+        "because their format is unknown. Set it in serving.tool_parser. Further requests of "
+        "this kind are not logged."
     )
 
 
 @cache
 def _note_strict_free_calls() -> None:
     logger.info(
-        "a request offers functions with strict: true and tool_choice auto; the arguments are what "
-        "the model writes. Only tool_choice required or a named function enforces their schemas. "
-        "Further requests of this kind are not logged."
+        "a request offers functions with strict: true and tool_choice auto; the arguments are "
+        "not checked against the schema. Only tool_choice required or a specified function "
+        "enforces their schemas. Further requests of this kind are not logged."
     )
 
 
@@ -165,15 +165,15 @@ NO_FORMATS = ModelFormats()
 
 
 def read_tool(name: Any, parameters: Any, path: str, strict: Any = None) -> Tool:
-    """Check a function.
+    """Check a function's description.
 
     Args:
-        parameters: the JSON schema of its arguments; None for none.
-        path: the field that holds it, for errors.
+        parameters: JSON schema of its arguments; None for none.
+        path: the field that contains it, for errors.
         strict: the caller's `strict`; None for false.
 
     Raises:
-        InvalidRequest: the name or the schema is unusable.
+        InvalidRequest: the name or the schema is invalid.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,256}", name):
         raise InvalidRequest(

@@ -1,5 +1,5 @@
-"""Settings of the operator: config.yaml, secrets and environment.
+"""The operator's settings: config.yaml, secrets and environment.
 
-`model` declares every key with its default, range and description; `loading` is the only reader of
-secrets and environment.
+`model` declares every key with its default, range and description; only `loading` reads secrets and
+environment.
 """

@@ -1,8 +1,8 @@
-"""`model_metadata.build`: the build of an engine from a checkpoint.
+"""`model_metadata.build`: building an engine from a checkpoint.
 
-Names are those of `trtllm-build` and `convert_checkpoint.py` in NVIDIA/TensorRT-LLM and of LMI's
-`option.*`; null leaves a value to those tools. `trtllm_builder/commands.py` maps them to flags.
-`quantization` has one section per method.
+Keys have the names of `trtllm-build` and `convert_checkpoint.py` in NVIDIA/TensorRT-LLM and of
+LMI's `option.*`; null leaves a value to those tools. `trtllm_builder/commands.py` maps them to
+flags. `quantization` has one section per method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_truss.validation import Strict
 
 
 class SmoothQuant(Strict):
-    """INT8 weights and activations; calibrated by the checkpoint's convert script."""
+    """INT8 weights and activations; calibrated by the checkpoint's conversion script."""
 
     method: Literal["smoothquant"]
     alpha: float = Field(
@@ -26,10 +26,10 @@ class SmoothQuant(Strict):
         description="Share of the quantization difficulty moved from activations to weights.",
     )
     per_token: bool = Field(
-        False, description="A scale for each token, computed while serving: slower, more accurate."
+        False, description="Compute a scale per token while serving: slower, more accurate."
     )
     per_channel: bool = Field(
-        False, description="A scale for each channel of the weights: slower, more accurate."
+        False, description="One scale per channel of the weights: slower, more accurate."
     )
 
 
@@ -41,11 +41,11 @@ class Awq(Strict):
         "int4_awq", description="Activations in 16 bits, or (`w4a8_awq`, Ada and Hopper) in FP8."
     )
     calib_size: int = Field(
-        32, ge=1, le=32, description="Calibration samples; the limit is that of `quantize.py`."
+        32, ge=1, le=32, description="Number of calibration samples; limited by `quantize.py`."
     )
-    calib_batch_size: int = Field(1, ge=1, le=1024, description="Samples of one calibration batch.")
+    calib_batch_size: int = Field(1, ge=1, le=1024, description="Samples per calibration batch.")
     block_size: Literal[32, 64, 128] = Field(
-        128, description="Weights per scale: fewer are more accurate and need more memory."
+        128, description="Weights per scale; smaller groups are more accurate and need more memory."
     )
 
 
@@ -54,7 +54,7 @@ class Fp8(Strict):
 
     method: Literal["fp8"]
     calib_size: int = Field(512, ge=1, le=100_000, description="Calibration samples.")
-    calib_batch_size: int = Field(1, ge=1, le=1024, description="Samples of one calibration batch.")
+    calib_batch_size: int = Field(1, ge=1, le=1024, description="Samples per calibration batch.")
 
 
 class WeightOnly(Strict):
@@ -80,15 +80,17 @@ class RotaryScaling(Strict):
     """Scaling of positions beyond the trained context."""
 
     type: Literal["linear", "dynamic"] = Field(description="The kind of scaling.")
-    factor: float = Field(gt=1, le=1024, description="New context length ÷ trained one.")
+    factor: float = Field(
+        gt=1, le=1024, description="New context length divided by the trained one."
+    )
 
 
 class Build(Strict):
     """Source and options of a build."""
 
     checkpoint_repository: Repository = Field(
-        description="The checkpoint in the format of Hugging Face (`config.json` and safetensors), "
-        "in the same forms as engine_repository."
+        description="Checkpoint in Hugging Face format (`config.json` and safetensors), in the "
+        "same forms as engine_repository."
     )
     checkpoint_revision: Repository | None = Field(
         None, description="Branch, tag or commit of checkpoint_repository."
@@ -98,15 +100,16 @@ class Build(Strict):
     )
     publish_to: Repository | None = Field(
         None,
-        description="Destination of the finished engine, from which later starts fetch it instead "
-        "of building: `org/name` on Hugging Face (created private) or `s3://bucket/prefix`.",
+        description="Where to publish the finished engine, so that later starts fetch it instead "
+        "of building it: `org/name` on Hugging Face (created private) or "
+        "`s3://bucket/prefix`.",
     )
 
     max_batch_size: int | None = Field(
-        None, ge=1, le=65536, description="Sequences that run concurrently."
+        None, ge=1, le=65536, description="Maximum number of concurrent sequences."
     )
     max_input_len: int | None = Field(
-        None, ge=1, le=_MAX_TOKENS, description="Tokens of the longest prompt."
+        None, ge=1, le=_MAX_TOKENS, description="Maximum number of prompt tokens."
     )
     max_output_len: int | None = Field(
         None,
@@ -120,41 +123,45 @@ class Build(Strict):
         None,
         ge=2,
         le=_MAX_TOKENS,
-        description="Tokens of prompt and answer together; null is the model's limit.",
+        description="Maximum number of prompt and generated tokens together; null uses the "
+        "model's limit.",
     )
     max_num_tokens: int | None = Field(
         None,
         ge=1,
         le=_MAX_TOKENS,
-        description="Tokens of all sequences in one step; prompts above it need chunked context.",
+        description="Maximum tokens of all sequences in one step; longer prompts need chunked "
+        "context.",
     )
     opt_num_tokens: int | None = Field(
-        None, ge=1, le=_MAX_TOKENS, description="The number of tokens in one step to tune for."
+        None, ge=1, le=_MAX_TOKENS, description="Number of tokens per step to tune for."
     )
-    max_beam_width: int = Field(1, ge=1, le=256, description="Limit of a request's beams.")
+    max_beam_width: int = Field(1, ge=1, le=256, description="Maximum number of beams per request.")
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(
-        "auto", description="Type of weights and activations; `auto` is the checkpoint's."
+        "auto", description="Type of weights and activations; `auto` uses the checkpoint's."
     )
     quantization: Quantization | None = Field(
-        None, description="Quantization of the weights; one of the sections below, by `method`."
+        None,
+        description="Quantization of the weights; one of the sections below, selected by `method`.",
     )
     kv_cache_dtype: Literal["int8", "fp8"] | None = Field(
         None,
-        description="Type of the KV cache; null is dtype. Half the bytes hold twice the sequences.",
+        description="Type of the KV cache; null uses dtype. Halving the bytes doubles the number "
+        "of sequences.",
     )
     tokens_per_block: Literal[8, 16, 32, 64, 128, 256] | None = Field(
-        None, description="Tokens in one block of the paged KV cache."
+        None, description="Tokens per block of the paged KV cache."
     )
     use_paged_context_fmha: bool | None = Field(
         None,
-        description="Prompts may read the paged KV cache, as KV-cache reuse and chunked context "
-        "require. Null turns it on if `runtime` enables either.",
+        description="Let prompts read the paged KV cache, as KV cache reuse and chunked context "
+        "require. Null enables it if `runtime` enables either.",
     )
     use_fp8_context_fmha: bool | None = Field(
-        None, description="Attention over prompts in FP8 (Hopper, with fp8 quantization)."
+        None, description="Compute prompt attention in FP8 (Hopper, with fp8 quantization)."
     )
     context_fmha_fp32_acc: bool | None = Field(
-        None, description="Attention over prompts sums in FP32."
+        None, description="Accumulate prompt attention in FP32."
     )
     multi_block_mode: bool | None = Field(
         None, description="Split long sequences over several blocks of the GPU."
@@ -163,20 +170,22 @@ class Build(Strict):
         None, description="Fuse the two input layers of a gated MLP."
     )
     use_custom_all_reduce: bool | None = Field(
-        None, description="TensorRT-LLM's all-reduce for GPUs with NVLink."
+        None, description="Use TensorRT-LLM's all-reduce for GPUs with NVLink."
     )
     gemm_plugin: Literal["auto", "float16", "bfloat16", "float32", "fp8", "disable"] = Field(
         "auto",
-        description="Type of matrix products by cuBLAS instead of TensorRT, faster to build.",
+        description="Type of matrix products computed by cuBLAS instead of TensorRT, which "
+        "builds faster.",
     )
     logits_dtype: Literal["float16", "float32"] | None = Field(
         None, description="Type of the logits."
     )
     gather_context_logits: bool | None = Field(
-        None, description="Gather logits of prompts, for their log probabilities (docs/engines.md)."
+        None,
+        description="Gather the logits of prompts, for their log probabilities (docs/engines.md).",
     )
     gather_generation_logits: bool | None = Field(
-        None, description="Gather those of generated tokens, for their alternatives."
+        None, description="Gather the logits of generated tokens, for their alternatives."
     )
     rotary_base: float | None = Field(
         None, gt=0, description="Base of the rotary embedding; overrides the checkpoint's."
@@ -185,19 +194,21 @@ class Build(Strict):
         None,
         ge=1,
         le=65536,
-        description="Rotated dimensions of a head (GPT-J); overrides the checkpoint's.",
+        description="Rotated dimensions per head (GPT-J); overrides the checkpoint's.",
     )
     rotary_scaling: RotaryScaling | None = Field(
         None, description="Scaling of the rotary embedding; overrides the checkpoint's."
     )
     baichuan_model_version: Literal["v1_7b", "v1_13b", "v2_7b", "v2_13b"] | None = Field(
-        None, description="Version of Baichuan, which `config.json` lacks. Required for Baichuan."
+        None,
+        description="Version of Baichuan, which `config.json` does not contain; required "
+        "for Baichuan.",
     )
     chatglm_model_version: Literal["glm", "chatglm", "chatglm2", "chatglm3", "glm4"] | None = Field(
-        None, description="Version of ChatGLM; null is the checkpoint's."
+        None, description="Version of ChatGLM; null uses the checkpoint's."
     )
     gpt_model_version: Literal["gpt2", "santacoder", "starcoder", "starcoder2"] | None = Field(
-        None, description="Version of GPT; null is the checkpoint's."
+        None, description="Version of GPT; null uses the checkpoint's."
     )
     load_by_shard: bool = Field(
         False, description="Convert the checkpoint file by file, with less memory."
@@ -206,7 +217,8 @@ class Build(Strict):
         None,
         ge=1,
         le=64,
-        description="Ranks converted and built concurrently; more are faster and need more memory.",
+        description="Ranks converted and built concurrently; a higher number is faster and needs "
+        "more memory.",
     )
 
     @field_validator("max_output_len")
@@ -238,7 +250,10 @@ class Build(Strict):
 
     @property
     def sequence_tokens(self) -> int | None:
-        """Tokens of prompt and answer together, by either option; None is the model's."""
+        """Maximum tokens of prompt and output together, from either option.
+
+        None for the model's limit.
+        """
         if self.max_output_len is not None and self.max_input_len is not None:
             return self.max_input_len + self.max_output_len
         return self.max_seq_len

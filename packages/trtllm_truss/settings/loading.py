@@ -1,4 +1,4 @@
-"""The only reader of secrets, environment and `model_metadata`."""
+"""Read secrets, environment and `model_metadata`; no other module does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HONEYCOMB_SECRET = "HONEYCOMB_API_KEY"  # noqa: S105
 API_KEY_SECRET = "server_api_key"  # noqa: S105
 _PREFIX = "TRUSS_SECRET_"
 _VARIABLE = f"{_PREFIX}{ACCESS_TOKEN_SECRET}"
-_FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # read by Truss's server too
+_FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # Truss's server reads it too
 _TOKEN = re.compile(r"[!-~]*")
 
 _RUNTIME = "runtime"
@@ -39,11 +39,11 @@ _PLACES = {
     **{name: section.model_fields.keys() for name, section in _SECTIONS.items() if name},
     "": Settings.model_fields.keys(),
 }
-"""Keys by their section."""
+"""Keys by section."""
 
 
 class Secrets(Protocol):
-    """Truss's secrets, of which only the lookup of one works."""
+    """Truss's secrets mapping, of which only the lookup works."""
 
     def __getitem__(self, name: str, /) -> str: ...
 
@@ -53,11 +53,12 @@ class Environment:
     """Secrets and environment variables.
 
     Attributes:
-        hf_access_token: the Hugging Face token, None if not declared, empty if declared without a
+        hf_access_token: the Hugging Face token; None if not declared, empty if declared without a
             value; excluded from every repr.
         variables: the process environment at start.
-        honeycomb_api_key: where Truss's server exports spans, empty if not set; excluded likewise.
-        api_key: the key that callers must send, empty if not set; excluded likewise.
+        honeycomb_api_key: key for the exporter of spans in Truss's server, empty if not set; also
+            excluded.
+        api_key: the key that callers must send, empty if not set; also excluded.
     """
 
     hf_access_token: str | None
@@ -105,8 +106,8 @@ def read_environment(secrets: Secrets | None = None) -> Environment:
 
     Args:
         secrets: Truss's secrets mapping, which raises for a declared but empty secret and supports
-            neither `in` nor iteration. Without it, as on the command line, the token is the
-            variable `TRUSS_SECRET_hf_access_token`.
+            neither `in` nor iteration. If omitted, as on the command line, the token is read from
+            the variable `TRUSS_SECRET_hf_access_token`.
 
     Raises:
         SettingsError: the token is malformed.
@@ -135,11 +136,11 @@ def read_environment(secrets: Secrets | None = None) -> Environment:
 def require_declared_api_key(
     config: Mapping[str, Any], limits: Serving, environment: Environment
 ) -> None:
-    """Check that a declared key has a value: without one the server would be open.
+    """Check that a declared key has a value; otherwise the server would be open.
 
     Raises:
-        SettingsError: config.yaml declares the secret, and it has no value, or a malformed one; or
-            `serving.metrics_need_key` needs it.
+        SettingsError: config.yaml declares the secret, but it has no value or a malformed one; or
+            `serving.metrics_need_key` requires it.
     """
     key = environment.api_key
     if not key and limits.metrics_need_key:
@@ -160,7 +161,7 @@ def require_declared_api_key(
 
 
 class MountedSecrets:
-    """Secrets as Truss's server reads them: a file in `/secrets`, else a variable.
+    """Secrets as Truss's server reads them: a file in `/secrets`, or a variable.
 
     Source: truss/templates/shared/secrets_resolver.py, 0.18.35.
 
@@ -219,7 +220,7 @@ def _problem(item: dict[str, Any]) -> str:
 
 
 def _check_places(metadata: Mapping[str, Any]) -> None:
-    """Refuse keys of other sections in `runtime`, whose parameters are the engine's."""
+    """Refuse keys of other sections in `runtime`, which contains the engine's parameters."""
     runtime = metadata.get(_RUNTIME)
     for name in runtime if isinstance(runtime, Mapping) else ():
         if name not in KEYS and (name in _PLACES[""] or name in _PLACES["serving"]):
@@ -247,11 +248,11 @@ _NODES = "config.yaml: model_metadata.nodes"
 
 
 def resolve_hosts(settings: Settings, environment: Environment) -> Settings:
-    """Return the settings with the number of hosts of this start as `nodes`.
+    """Return the settings with `nodes` set to the number of hosts of this start.
 
     Raises:
-        SettingsError: the launcher has placed the ranks on another number of hosts, there is no
-            launcher for several, or each rank would build the engine.
+        SettingsError: the launcher has placed the ranks on another number of hosts, several hosts
+            have no launcher, or each rank would build the engine.
     """
     rank = read_rank(environment.variables)
     if rank is None and settings.node_count > 1:
@@ -273,7 +274,7 @@ def require_one_builder(settings: Settings, rank: Rank | None = None) -> None:
     """Refuse to build the engine on several hosts or ranks.
 
     Raises:
-        SettingsError: each would build it.
+        SettingsError: each host or rank would build it.
     """
     if settings.engine_repository is not None:
         return

@@ -1,8 +1,9 @@
 """Every key of `model_metadata` in config.yaml, with its type, default, range and description.
 
-The platform puts the files of `weights` and `bdn.mounts` into a container before it starts. Source
-of their keys and schemes: ``WeightsSource`` and ``BDNVolumeMount`` in truss/base/truss_config.py,
-0.18.35. Truss validates both sections; entries of another shape are left out here.
+The platform copies the files of `weights` and `bdn.mounts` into a container before it starts.
+Source of their keys and schemes: ``WeightsSource`` and ``BDNVolumeMount`` in
+truss/base/truss_config.py, 0.18.35. Truss validates both sections; entries of another shape are
+ignored here.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from trtllm_truss.validation import Strict
 _HUB = "hf://"
 VOLUME = "bdn:"
 MOUNT_ONLY = ("gs://", "azure://", "r2://", "cw://", "https://", VOLUME)
-"""Sources that Baseten delivers and this server cannot download."""
+"""Sources that Baseten mounts and this server cannot download."""
 
 _MAIN = "main"
 MOUNT_EXAMPLE = "/models/engine"
-"""A place for messages."""
+"""An example path for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One entry.
+    """One entry of `weights` or `bdn.mounts`.
 
     Attributes:
         source: its URI, such as ``hf://org/name@<commit>`` or ``bdn:weights/llama:prod``.
-        place: the folder in the container; of an ``https://`` source it may be a file.
-        allowed: patterns of the files to deliver, as in a Unix shell; none are all.
-        ignored: patterns of files to leave out.
+        place: folder in the container; for an ``https://`` source it may be a file.
+        allowed: patterns of the files to include, as in a Unix shell; none means all.
+        ignored: patterns of files to exclude.
     """
 
     source: str
@@ -47,26 +48,29 @@ class Mount:
     ignored: tuple[str, ...] = ()
 
     def delivers(self, path: str) -> bool:
-        """Return whether the patterns let a file through, by its path below the source."""
+        """Return True if the patterns include a file, given by its path below the source."""
         wanted = not self.allowed or any(fnmatchcase(path, each) for each in self.allowed)
         return wanted and not any(fnmatchcase(path, each) for each in self.ignored)
 
     @property
     def repository(self) -> str:
-        """The source as `engine_repository` names it."""
+        """The source in the form of `engine_repository`."""
         return self.source.removeprefix(_HUB).partition("@")[0] if self._is_hub else self.source
 
     @property
     def revision(self) -> str | None:
-        """The revision of a source on Hugging Face; None is the main branch."""
+        """The revision of a source on Hugging Face; None means the main branch."""
         return self.source.removeprefix(_HUB).partition("@")[2] or None if self._is_hub else None
 
     def has_revision(self, revision: str | None) -> bool:
-        """Compare with a revision of the settings, where None accepts any."""
+        """Compare with a revision from the settings, where None accepts any."""
         return not self._is_hub or revision in (None, self.revision or _MAIN)
 
     def folder_of(self, repository: str) -> Path | None:
-        """Return where a repository is: the mount, or a folder below it; None if elsewhere."""
+        """Return the local folder of a repository: the mount or a folder below it.
+
+        None if not mounted.
+        """
         own, wanted = self.repository.rstrip("/"), repository.rstrip("/")
         if wanted in (own, str(self.place)):
             return self.place
@@ -154,29 +158,30 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 
 
 class Serving(Strict):
-    """Limits of the server, unknown to the engine."""
+    """Limits of the server that do not concern the engine."""
 
     start_timeout_s: float = Field(
         1500,
         gt=0,
         le=86400,
-        description="Seconds from starting Triton until the engine must be ready; a checkpoint has "
-        "one more for each 200 MB of weights. Baseten gives a replica 30 minutes in all.",
+        description="Seconds from starting Triton until the engine must be ready; checkpoints "
+        "get one more per 200 MB of weights. Baseten gives a replica 30 minutes in total.",
     )
     hang_timeout_s: float = Field(
         120,
         ge=1,
         le=86400,
-        description="Seconds with requests in flight but no token, or with failures of every "
-        "request because the engine is unavailable; then the engine counts as hung: its requests "
-        "fail and it is restarted.",
+        description="Seconds with requests in flight but no token, or with every request failing "
+        "because the engine is unavailable; after that the engine counts as hung: its "
+        "requests fail and it is restarted.",
     )
     restart_limit: int = Field(
         5,
         ge=0,
         le=100,
-        description="Restarts of an engine that died or hung, without an answered request in "
-        "between; then the process exits with an error, so that the platform replaces it.",
+        description="Maximum restarts of an engine that died or hung, without a completed "
+        "request in between; then the process exits with an error, so that the platform "
+        "replaces it.",
     )
     restart_backoff_s: float = Field(
         1.0,
@@ -187,104 +192,107 @@ class Serving(Strict):
     )
     keep_kernels: bool = Field(
         True,
-        description="Keep what TensorRT-LLM tunes and compiles while it loads a checkpoint, for "
-        "later starts and other replicas, on the platform's volume: `/cache/model` on Baseten.",
+        description="Keep the files that TensorRT-LLM tunes and compiles while loading a "
+        "checkpoint on the platform's volume (`/cache/model` on Baseten), for later starts "
+        "and other replicas.",
     )
     drain_timeout_s: float = Field(
         30,
         ge=0,
         le=3600,
-        description="Seconds for running requests to finish after SIGTERM, under `serve`. In a "
-        "container Truss's server allows an hour, and the platform's grace period decides.",
+        description="Seconds for running requests to finish after SIGTERM, with `serve`. In a "
+        "container, Truss's server allows an hour, and the platform's grace period applies.",
     )
     drain_notice_s: float = Field(
         0,
         ge=0,
         le=3600,
-        description="Seconds after SIGTERM in which our own server still takes requests while its "
-        "health checks fail, so that routers leave it out first; drain_timeout_s follows.",
+        description="Seconds after SIGTERM in which our own server still accepts requests while "
+        "its health checks fail, so that routers remove it first; then drain_timeout_s "
+        "begins.",
     )
     max_body_bytes: int = Field(
         8 << 20,
         ge=1 << 10,
         le=1 << 30,
-        description="Limit of a request body in bytes; a longer one is refused with 413.",
+        description="Maximum size of a request body in bytes; larger ones are refused with 413.",
     )
     max_bodies_bytes: int = Field(
         512 << 20,
         validate_default=True,
         ge=1 << 10,
         le=1 << 40,
-        description="Limit of the bodies of all requests in flight in bytes, at least "
-        "max_body_bytes; beyond it the largest unfinished one is refused with 503.",
+        description="Maximum size of the bodies of all requests in flight in bytes, at least "
+        "max_body_bytes; above it, the largest unfinished one is refused with 503.",
     )
     body_timeout_s: float = Field(
         30,
         gt=0,
         le=3600,
-        description="Seconds that a body may pause, and in which it must arrive; for the whole it "
-        "has one more per 32 KiB. A slower one is refused with 408.",
+        description="Seconds that a body may pause, and within which it must arrive, plus one "
+        "per 32 KiB. Slower ones are refused with 408.",
     )
     control_tokens_in_messages: bool = Field(
         False,
-        description="Treat special tokens written out in `messages`, such as `</s>`, as such; by "
+        description="Interpret special tokens written out in `messages`, such as `</s>`; by "
         "default they are plain text, so that users cannot forge another's turn.",
     )
     tool_parser: Literal["auto", "none"] | ToolParser = Field(
         "auto",
-        description="Format in which the model writes tool calls. `auto` asks the chat template, "
-        "and is `hermes` for one without tools; `none` leaves calls in the text.",
+        description="Format of the model's tool calls. `auto` derives it from the chat template, "
+        "or uses `hermes` for a template without tools; `none` leaves calls in the text.",
     )
     reasoning_parser: Literal["auto", "none"] | ReasoningParser = Field(
         "auto",
-        description="Format in which the model writes its reasoning, which then becomes "
-        "`reasoning_content`. `auto` asks the chat template; `none` leaves it in the text.",
+        description="Format of the model's reasoning, which is returned as `reasoning_content`. "
+        "`auto` derives it from the chat template; `none` leaves it in the text.",
     )
     reasoning_limit_tokens: int | None = Field(
         None,
         ge=1,
-        description="Limit of the tokens of a chat's reasoning, which is then ended, so that the "
-        "answer follows; by default `max_tokens` alone limits both.",
+        description="Maximum tokens of a chat's reasoning; at the limit the reasoning is closed, "
+        "so that the content follows. By default only `max_tokens` limits both.",
     )
     queue_limit: int = Field(
         2048,
         ge=0,
         le=100_000,
-        description="Limit of requests waiting for the engine; further ones are refused with 429.",
+        description="Maximum number of requests waiting for the engine; further ones are refused "
+        "with 429.",
     )
     queue_timeout_s: float = Field(
         10,
         gt=0,
         le=3600,
         description="Seconds that a request may wait for the engine; if the estimated wait is "
-        "about as long, it is refused with 429 immediately. Of the answers to one call one waits "
-        "at a time, and the wait of the next one begins when that is admitted.",
+        "longer, it is refused with 429 immediately. Only one choice of a call waits at a "
+        "time; the wait of the next one starts when that is admitted.",
     )
     first_token_timeout_s: float = Field(
         300,
         gt=0,
         le=86400,
-        description="Seconds from the end of the wait to a request's first token; then it fails "
-        "with 504.",
+        description="Seconds from the end of the wait to a request's first token; after that it "
+        "fails with 504.",
     )
     idle_timeout_s: float = Field(
         60,
         gt=0,
         le=86400,
-        description="Seconds between two tokens of a request; then it fails with 504.",
+        description="Seconds between two tokens of a request; after that it fails with 504.",
     )
     request_timeout_s: float = Field(
         3600,
         gt=0,
         le=86400,
-        description="Seconds of a whole request; then it fails with 504.",
+        description="Seconds for a whole request; after that it fails with 504.",
     )
     chunk_interval_ms: float = Field(
         20,
         ge=0,
         le=1000,
-        description="The first piece of a stream is sent immediately; later ones are combined and "
-        "sent at most this often.",
+        description="Minimum interval between the chunks of a stream after the first, which is "
+        "sent immediately.",
     )
     keep_alive_s: float = Field(
         15,
@@ -298,32 +306,34 @@ class Serving(Strict):
         gt=0,
         le=86400,
         description="Seconds that a stream waits for a client that does not read; then it is "
-        "aborted and its request cancelled. In our own server it holds for every answer.",
+        "aborted and its request cancelled. Our own server applies it to every response.",
     )
     metrics_need_key: bool = Field(
         False,
-        description="Ask for the secret `server_api_key` on `/metrics` too, which is open to "
+        description="Require the secret `server_api_key` for `/metrics` too, which is open to "
         "scrapers by default.",
     )
     core_dumps: bool = Field(
         False,
-        description="Let the kernel write core dumps of the server, its commands and Triton, for "
-        "debugging, as far as the hard limit allows (`ulimit -Hc`). They hold secrets and prompts.",
+        description="Let the kernel write core dumps of the server, its commands and Triton for "
+        "debugging, if the hard limit allows it (`ulimit -Hc`). They contain secrets and "
+        "prompts.",
     )
     guide_compile_limit_s: float = Field(
         4,
         gt=0,
         le=60,
-        description="CPU seconds for compiling a schema, regular expression or grammar; one that "
-        "needs more is refused with 400. TensorRT-LLM then compiles it again on eight threads, "
-        "while all requests pause; the CPU engine does so in the background.",
+        description="CPU seconds for compiling a schema, regular expression or grammar; slower "
+        "ones are refused with 400. TensorRT-LLM then compiles it again on eight threads, "
+        "while all requests pause; the CPU engine compiles in the background.",
     )
     guide_memory_bytes: int = Field(
         1 << 29,
         ge=1 << 25,
         le=1 << 40,
-        description="Memory for compiled guides in TensorRT-LLM before 1.1, which keeps each until "
-        "it restarts. Beyond it new guides are refused with 429; those sent before still work.",
+        description="Memory for compiled guides in TensorRT-LLM before 1.1, which keeps every "
+        "guide until it restarts. Above it, new guides are refused with 429; earlier ones "
+        "still work.",
     )
     triton_native: bool = Field(
         False,
@@ -332,9 +342,9 @@ class Serving(Strict):
     )
     triton_decoupled_mode: bool = Field(
         True,
-        description="With true, `ensemble` and `tensorrt_llm_bls` stream, and Triton refuses "
-        "`infer` requests to them; with false they send one response, so that `infer` works. The "
-        "setting is NVIDIA's `decoupled_mode` and needs triton_native.",
+        description="If true, `ensemble` and `tensorrt_llm_bls` stream, and Triton refuses "
+        "`infer` requests to them; if false, they send one response, so that `infer` "
+        "works. This is NVIDIA's `decoupled_mode`; it requires triton_native.",
     )
     triton_http_port: int | None = Field(
         None,
@@ -353,8 +363,8 @@ class Serving(Strict):
     pass_environment: list[VariableName] = Field(
         [],
         description="Names of additional environment variables for Triton and for the steps of a "
-        "build. These get the known variables of GPUs, MPI, Python and the like, without those "
-        "that look like secrets; variables named here are always passed.",
+        "build. Both receive the known variables of GPUs, MPI, Python and the like, except "
+        "those that look like secrets; variables listed here are always passed.",
     )
 
     @property
@@ -386,60 +396,61 @@ class Settings(Strict):
         1,
         ge=1,
         le=64,
-        description="GPUs that one layer is split over; must equal a prebuilt engine's.",
+        description="GPUs that each layer is split over; must equal that of a prebuilt engine.",
     )
     pipeline_parallelism: int = Field(
         1,
         ge=1,
         le=64,
-        description="Groups of layers on different GPUs; must equal a prebuilt engine's. "
+        description="Groups of layers on different GPUs; must equal that of a prebuilt engine. "
         "GPUs = tensor_parallelism × pipeline_parallelism.",
     )
     nodes: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Hosts that share the engine's ranks evenly, one process for each GPU, which "
-        "Slurm or `mpirun` starts; null is the launcher's number, and 1 without a launcher "
-        "([several-hosts.md](several-hosts.md)).",
+        description="Hosts that share the engine's ranks evenly, with one process per GPU "
+        "started by Slurm or `mpirun`; null uses the launcher's number, or 1 without a "
+        "launcher ([several-hosts.md](several-hosts.md)).",
     )
     build: Build | None = Field(
-        None, description="Build of the engine, without an engine_repository; see below."
+        None,
+        description="Builds the engine instead of fetching it from engine_repository; see below.",
     )
     engine_repository: Repository | None = Field(
         None,
         validate_default=True,
-        description="The repository of an engine, flat or in LMI's layout, or of a checkpoint: "
-        "`org/name` on Hugging Face, `s3://bucket/prefix`, a local folder (`/…`, `./…`, `~/…`), or "
-        "`package://NAME`, the folder of an installed Python package, or a source that "
-        "`weights` or `bdn.mounts` delivers. Required without `build`.",
+        description="Repository of an engine, flat or in LMI's layout, or of a checkpoint: "
+        "`org/name` on Hugging Face, `s3://bucket/prefix`, a local folder (`/…`, `./…`, "
+        "`~/…`), `package://NAME` (the folder of an installed Python package), or a source "
+        "mounted by `weights` or `bdn.mounts`. Required without `build`.",
     )
     engine_revision: Repository | None = Field(
-        None, description="Branch, tag or commit of engine_repository; null is the main branch."
+        None, description="Branch, tag or commit of engine_repository; null means the main branch."
     )
     tokenizer_repository: Repository | None = Field(
         None,
-        description="Repository of the tokenizer, in the same forms; null is the engine's.",
+        description="Repository of the tokenizer, in the same forms; null uses the engine's.",
     )
     tokenizer_revision: Repository | None = Field(
         None, description="Branch, tag or commit of tokenizer_repository."
     )
     lora_adapters: dict[AdapterName, Repository] = Field(
         default_factory=dict,
-        description="LoRA adapters of a checkpoint by name: their repositories, in the same forms "
-        "(on Hugging Face with `@` and a revision, if any). A request chooses one by its name as "
-        "`model`, or by its number in this order, from 1, as `lora_task_id`.",
+        description="LoRA adapters of a checkpoint by name: their repositories, in the same "
+        "forms (on Hugging Face optionally with `@` and a revision). A request selects one "
+        "by its name as `model`, or by its number in this order, from 1, as `lora_task_id`.",
     )
     trust_remote_code: bool = Field(
         False,
-        description="Allow a tokenizer or checkpoint with Python code to run, and a build to load "
+        description="Allow a tokenizer or checkpoint to run Python code, and a build to load "
         "pickled weights (`.bin`) or Python code; plain data never needs it.",
     )
     preprocessing_instance_count: int = Field(
         1,
         ge=1,
         le=64,
-        description="Processes of Triton's `preprocessing` model; like the next two, needs "
+        description="Processes of Triton's `preprocessing` model; like the next two, requires "
         "`serving.triton_native`.",
     )
     postprocessing_instance_count: int = Field(
@@ -450,26 +461,20 @@ class Settings(Strict):
     )
     runtime: RuntimeOptions = Field(
         default_factory=RuntimeOptions,
-        description="Parameters of Triton's `tensorrt_llm` model by their config.pbtxt names, and "
-        "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU; "
-        "Triton hands requests to them in turn, so that one may wait in a full copy while another "
-        "has room). "
-        "`max_beam_width` defaults to the engine's, up to 0.9 to 1; requests of different widths "
-        "never run together; set it to 1 so that beam-search requests cannot delay others. "
-        "`guided_decoding_backend: xgrammar` enables answers by a schema, a regular expression or "
-        "a grammar, and forced tool calls; compiled engines have it from TensorRT-LLM 0.19 on, and "
-        "`init` writes it. `llm_args` holds arguments of `tensorrt_llm.LLM` for a checkpoint "
-        "([llm-api.md](llm-api.md)).",
+        description="Parameters of Triton's `tensorrt_llm` model by their config.pbtxt names, "
+        "`max_batch_size` and `instance_count`; for a checkpoint, `llm_args` with the "
+        "arguments of `tensorrt_llm.LLM` ([llm-api.md](llm-api.md)). See [the notes on "
+        "runtime](#notes-on-runtime).",
     )
     generation: dict[str, Any] = Field(
         default_factory=dict,
-        description="Defaults for request fields, by the names of the predict body.",
+        description="Defaults for request fields, by the predict body's field names.",
     )
     serving: Serving = Field(default_factory=lambda: Serving(), description="Limits of the server.")
     _mounts: tuple[Mount, ...] = PrivateAttr(())
 
     def model_post_init(self, context: Any) -> None:
-        """Keep the mounts that `parse_settings` read from config.yaml beside `model_metadata`."""
+        """Keep the mounts that `parse_settings` read next to `model_metadata` in config.yaml."""
         self._mounts = (context or {}).get("mounts", ())
 
     @property
@@ -484,7 +489,7 @@ class Settings(Strict):
 
     @property
     def node_count(self) -> int:
-        """Hosts that share the ranks."""
+        """Number of hosts that share the ranks."""
         return self.nodes or 1
 
     @field_validator("engine_repository")

@@ -1,4 +1,4 @@
-"""`model_metadata.runtime`, parsed once: typed values in place of YAML's or ``config.pbtxt``'s.
+"""`model_metadata.runtime`, parsed once into typed values.
 
 Its keys are parameters of Triton's ``tensorrt_llm`` model by release.
 """
@@ -60,15 +60,15 @@ ParameterValue = bool | int | float | str | tuple[int, ...]
 SECTION = "llm_args"
 
 GUIDES = "guided_decoding_backend"
-"""The key that turns guided decoding on."""
+"""The key that enables guided decoding."""
 
 GRAMMAR_LIBRARY = "xgrammar"
-"""The value of `GUIDES` that `init` writes; each release that has the key takes it."""
+"""The value of `GUIDES` that `init` writes; every release with the key accepts it."""
 
 _ROWS = {row.name: row for row in (*MODEL_FIELDS, *PARAMETERS)}
 """The newest row of each key."""
 KEYS = frozenset(_ROWS)
-"""Names of the parameters of any release."""
+"""Names of the parameters of all releases."""
 
 GUIDES_SINCE = describe_releases(_ROWS[GUIDES])
 """Releases with guided decoding, such as `0.19.0 and later`."""
@@ -76,7 +76,7 @@ GUIDES_SINCE = describe_releases(_ROWS[GUIDES])
 _SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 _FIXED: dict[str, tuple[ParameterValue, str]] = {
-    "exclude_input_in_output": (True, "an answer never repeats its prompt"),
+    "exclude_input_in_output": (True, "a response never repeats its prompt"),
     "num_nodes": (1, "`model_metadata.nodes` sets it"),
     "speculative_decoding_fast_logits": (
         False,
@@ -94,20 +94,20 @@ _MODE, _LOOKAHEAD = "decoding_mode", "lookahead"
 _NODE = r"\{\s*\d+(\s*,\s*\d+)*\s*\}"
 _TREE = re.compile(rf"{_NODE}(\s*,\s*{_NODE})*", re.ASCII)
 _LONGEST_NUMBER = 40
-"""Characters; Python refuses to read thousands of digits."""
+"""Maximum characters; Python refuses to parse thousands of digits."""
 _SMALLEST_FLOAT = 2.0**-126
-"""Below it `std::stof` throws."""
+"""`std::stof` throws below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """`runtime`: every key that is set, and by name those that this project acts on.
+    """`runtime`: all keys that are set, and the ones that this project uses, by name.
 
     Attributes:
-        parameters: of config.pbtxt, by name.
+        parameters: parameters of config.pbtxt, by name.
         max_batch_size: a field of config.pbtxt.
-        instance_count: likewise, of its instance group.
-        llm_args: arguments of ``tensorrt_llm.LLM``, unread: `engines.checkpoint` has their rules.
+        instance_count: likewise, in its instance group.
+        llm_args: arguments of ``tensorrt_llm.LLM``, not yet parsed; see `engines.checkpoint`.
     """
 
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
@@ -129,18 +129,18 @@ class RuntimeOptions:
     def parse(cls, values: Mapping[str, Any]) -> RuntimeOptions:
         """Parse the section.
 
-        The backend ignores a value of the wrong type, warns amid its log and uses its default;
-        so everything is refused here, before anything starts. No default is filled in: alone,
-        ``max_tokens_in_paged_kv_cache`` replaces ``kv_cache_free_gpu_mem_fraction``, but of both
-        the smaller wins.
+        The backend ignores a value of the wrong type, logs a warning and uses its default; so
+        everything is refused here, before anything starts. No default is filled in:
+        ``max_tokens_in_paged_kv_cache`` alone replaces ``kv_cache_free_gpu_mem_fraction``, but of
+        both the smaller applies.
 
         Args:
-            values: typed as YAML has them, or the strings of a ``config.pbtxt``; a blank string
-                and None count as not set. ``llm_args`` is a mapping.
+            values: typed as in YAML, or the strings of a ``config.pbtxt``; a blank string and None
+                count as not set. ``llm_args`` is a mapping.
 
         Raises:
-            SettingsError: a key is unknown, of the wrong type, out of range, or set by this
-                project alone; its ``param`` names it.
+            SettingsError: a key is unknown, of the wrong type, out of range, or set by this project
+                only; its ``param`` names it.
         """
         parsed = {
             name: _parse(name, value)
@@ -158,10 +158,11 @@ class RuntimeOptions:
         return cls(parameters=parameters, llm_args=llm_args, **named)
 
     def check_version(self, tensorrt_llm_version: str) -> None:
-        """Refuse parameters and values that a TensorRT-LLM version does not know.
+        """Refuse parameters and values that a TensorRT-LLM version does not support.
 
         Raises:
-            SettingsError: a parameter or its value is of another version; its ``param`` names it.
+            SettingsError: a parameter or its value belongs to another version; its ``param`` names
+                it.
         """
         known = {row.name: row for row in rows_for(PARAMETERS, tensorrt_llm_version)}
         for name, value in self.parameters.items():
@@ -193,7 +194,7 @@ class RuntimeOptions:
         return f"needs TensorRT-LLM {dotted(_ROWS[GUIDES].since)}; this is {tensorrt_llm_version}"
 
     def ignored_by(self, tensorrt_llm_version: str) -> Iterator[tuple[str, str]]:
-        """Yield the set parameters on which the backend does not act, each with the reason."""
+        """Yield the parameters that the backend ignores, each with the reason."""
         for row in rows_for(PARAMETERS, tensorrt_llm_version):
             if row.ignored and row.name in self.parameters:
                 yield row.name, row.ignored
@@ -215,19 +216,19 @@ class RuntimeOptions:
 
 
 def is_argument(name: str) -> bool:
-    """Return True for the name of an argument of `tensorrt_llm.LLM`."""
+    """Return True if the name is an argument of `tensorrt_llm.LLM`."""
     return name in read_file("llm_arguments")["arguments"]
 
 
 def parameter_text(value: ParameterValue) -> str:
-    """Return a value as ``config.pbtxt`` has it."""
+    """Return a value as it is written in ``config.pbtxt``."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _all_releases(name: str) -> Parameter:
-    """Return a row with all releases of a key."""
+    """Return a row that covers all releases of a key."""
     rows = [row for row in PARAMETERS if row.name == name]
     return replace(rows[-1], since=rows[0].since)
 
@@ -278,7 +279,7 @@ def _whole(row: Parameter, text: str) -> int | None:
 
 
 def _fraction(row: Parameter, text: str) -> float | None:
-    """Return a number that has its range in 32 bits too, as which the backend reads it."""
+    """Return a number that is also in range as a 32-bit float, which the backend reads."""
     try:
         number = float(text)
     except ValueError:

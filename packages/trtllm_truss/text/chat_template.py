@@ -1,4 +1,4 @@
-"""Chat templates: the Jinja program, shipped with a model, that turns messages into its prompt.
+"""Chat templates: Jinja programs, shipped with a model, that turn messages into its prompt.
 
 The `transformers` library defines what a template may use
 (https://huggingface.co/docs/transformers/chat_templating_writing): the names given to `render`, the
@@ -6,10 +6,10 @@ functions `raise_exception` and `strftime_now`, a `tojson` that leaves non-ASCII
 controls, and `{% generation %}` blocks, which mark the assistant's words for training and render
 their content here. Templates are downloaded, so they run in a sandbox (`text/sandbox.py`).
 
-Special tokens in messages are kept from acting as control tokens: a user who writes `<|im_end|>`
-could otherwise end their turn and begin the system's. Each occurrence is masked before the template
-runs. Afterwards the prompt is cut within each restored token, so that the tokenizer encodes no part
-of it as a special token.
+Special tokens in messages must not act as control tokens: a user who writes `<|im_end|>` could
+otherwise end their turn and start the system's. Each occurrence is masked before the template runs.
+Afterwards the prompt is cut within each restored token, so the tokenizer encodes no part of it as a
+special token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARSED = (
 
 
 _MARKUP = re.compile(r"[<\[].{2,}", re.DOTALL)
-"""Parsed text that acts as a control token: in a user's text, a template would cut there too."""
+"""Parsed text that acts as a control token: in a user's text, a template would split there too."""
 
 _SLICE_CHARACTERS = 1 << 15
 """Text per search: a search holds the interpreter's lock, and takes up to 3 ms."""
@@ -44,7 +44,7 @@ _NEVER = r"(?!)"
 
 
 class MisfitMessages(InvalidRequest):
-    """The template's reason against messages, without a remedy."""
+    """The reason why a template rejects messages, without a remedy."""
 
 
 class ControlTokens:
@@ -52,7 +52,7 @@ class ControlTokens:
 
     Args:
         template: the template's source. Special tokens that it searches for in messages stay
-            unmasked in the assistant's: templates find reasoning by them.
+            unmasked in the assistant's messages, because templates find reasoning by them.
     """
 
     def __init__(self, contents: Collection[str], template: str) -> None:
@@ -64,7 +64,7 @@ class ControlTokens:
         self._any = _one_of(self._contents)
         unparsed = [text for text in self._contents if text not in parsed]
         self._unparsed = _one_of(unparsed) if len(unparsed) < len(self._contents) else self._any
-        # Letters and digits pass through every filter of a template; the nonce is unguessable.
+        # Letters and digits pass through all template filters unchanged; the nonce is unguessable.
         nonce = secrets.token_hex(8)
         self._marks = {text: f"x{nonce}n{n}x" for n, text in enumerate(self._contents)}
         self._cut = cache(self._find_cut)
@@ -72,7 +72,7 @@ class ControlTokens:
         self._mark = re.compile(rf"{self._mark_start}(\d+)x")
 
     def mask(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Mask the special tokens in all texts of a message, or of a tool's description."""
+        """Mask the special tokens in all texts of a message or tool description."""
         is_assistant = message.get("role") == "assistant"
         masked = self.mask_value(message, self._unparsed if is_assistant else None)
         assert isinstance(masked, Mapping)
@@ -82,11 +82,13 @@ class ControlTokens:
         """Restore masked tokens and cut the prompt within each of them.
 
         Yields:
-            The prompt in parts. Encoded one by one, they hold only the special tokens that the
+            The prompt in parts. When encoded one by one, they contain only the special tokens that
+                the
             template wrote.
 
         Raises:
-            InvalidRequest: a message holds a special token of one character, which cannot be cut.
+            InvalidRequest: a message contains a special token of one character, which cannot be
+                cut.
         """
         begin, end = "", 0
         for match in self._mark.finditer(prompt):
@@ -96,7 +98,7 @@ class ControlTokens:
         yield begin + prompt[end:]
 
     def split_from_end(self, prompt: str) -> Iterator[str]:
-        """Yield the parts of `split`, the last one first; what is not asked for costs nothing."""
+        """Yield the parts of `split`, last one first; parts that are not consumed cost nothing."""
         begin, end, last = len(prompt), len(prompt), ""
         while (begin := prompt.rfind(self._mark_start, 0, begin)) >= 0:
             match = self._mark.match(prompt, begin, end)
@@ -118,18 +120,18 @@ class ControlTokens:
         return token[:cut], token[cut:]
 
     def _find_cut(self, token: str) -> int | None:
-        """Find a cut of a token such that neither half holds a special token."""
+        """Find a cut of a token such that neither half contains a special token."""
         for cut in range(1, len(token)):
             if not any(self._any.search(half) for half in (token[:cut], token[cut:])):
                 return cut
         return None
 
     def mask_value(self, value: Any, tokens: re.Pattern[str] | None = None) -> Any:
-        """Mask the special tokens in all texts of a JSON value, names included.
+        """Mask the special tokens in all texts of a JSON value, including names.
 
         Args:
             value: the value, which stays unchanged.
-            tokens: the tokens; all by default.
+            tokens: the tokens to mask; by default all.
         """
         tokens = tokens or self._any
         if isinstance(value, str):
@@ -147,7 +149,7 @@ class ControlTokens:
         masked: list[str] = []
         begin = 0
         while begin < len(text):
-            # A token may begin in this slice and end in the next.
+            # A token may start in this slice and end in the next.
             window = text[begin : begin + _SLICE_CHARACTERS + self._longest - 1]
             parts, end = tokens.split(window), len(window)  # text, token, text …
             while len(parts) > 1 and end - len(parts[-1]) - len(parts[-2]) >= _SLICE_CHARACTERS:
@@ -166,14 +168,13 @@ def _one_of(texts: Collection[str]) -> re.Pattern[str]:
 
 
 def _alternatives(texts: Collection[str], levels: int) -> str:
-    """Return an expression for the longest of texts that begins at a place.
+    """Return an expression for the longest of the texts that starts at a place.
 
-    Texts with a common beginning share it, so that the cost of a search does not grow with their
-    number.
+    Texts share common prefixes, so the cost of a search does not grow with their number.
 
     Args:
         texts: distinct, and none of them empty.
-        levels: nesting of shared beginnings, which Python's compiler limits.
+        levels: nesting of shared prefixes, which Python's compiler limits.
     """
     if not levels:
         return f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})"
@@ -191,11 +192,14 @@ def _alternatives(texts: Collection[str], levels: int) -> str:
 
 
 _END_MARK = "\ue000end of the last message\ue000 "
-"""Private characters, which no message holds; a template that trims removes the last space."""
+"""Private-use characters, which no message contains.
+
+A template that trims removes the last space.
+"""
 
 
 _REASON_CHARACTERS = 1024
-"""Of a template's own message, which can quote a whole conversation."""
+"""Maximum length of a template's own message, which can quote a whole conversation."""
 
 
 class ChatTemplate:
@@ -212,10 +216,10 @@ class ChatTemplate:
         self._template = SandboxedTemplate(source)
 
     def try_out(self, variables: Mapping[str, Any]) -> None:
-        """Render a greeting, whether the template accepts it or not.
+        """Render a greeting, whether or not the template accepts it.
 
         Raises:
-            TemplateLimitError: even that exceeds a limit.
+            TemplateLimitError: even the greeting exceeds a limit.
         """
         greeting = {
             "messages": [{"role": "user", "content": "Hello"}],
@@ -241,18 +245,18 @@ class ChatTemplate:
 
         Args:
             messages: the conversation, oldest first, each with `role` and `content`.
-            variables: all other names of the template.
+            variables: all other names for the template.
             limit_s: CPU time.
 
         Raises:
-            MisfitMessages: the template rejects these, fails on them, or exceeds a limit.
+            MisfitMessages: the template rejects the messages, fails on them, or exceeds a limit.
         """
         try:
             return self._template.render({**variables, "messages": messages}, limit_s)
         except TemplateError as error:
             reason = (error.message or type(error).__name__)[:_REASON_CHARACTERS]
         except Exception as error:  # noqa: BLE001 - a template is a program of a stranger
-            # Its message can quote the conversation; its kind has to do.
+            # The message can quote the conversation, so only the error's type is reported.
             reason = type(error).__name__
         raise MisfitMessages(
             f"messages do not fit the model's chat template: {reason}", param="messages"
@@ -266,15 +270,15 @@ class ChatTemplate:
     ) -> str:
         """Render the prompt up to the end of the last message's text, for the model to continue.
 
-        A mark finds the end of that text. A template that trims messages trims the mark's space,
-        and would have trimmed trailing space of the text.
+        A mark locates the end of that text. A template that trims messages also trims the mark's
+        space, and would have trimmed trailing space of the text.
 
         Args:
-            messages: as for `render`; the last one has a text, or parts that end with one.
+            messages: as for `render`; the last one contains a text, or parts that end with one.
 
         Raises:
             InvalidRequest: the last message has no text, the template does not render it unchanged,
-                or as for `render`.
+                or `render` fails.
         """
         *before, last = messages
         marked = _with_mark(last.get("content"))
@@ -297,7 +301,7 @@ class ChatTemplate:
 
 
 def _with_mark(content: Any) -> Any:
-    """Append the mark to a content; return None if it has no text at its end."""
+    """Append the mark to a content; return None if it does not end with text."""
     if isinstance(content, str):
         return content + _END_MARK if content.strip() else None
     *before, last = content or [{}]

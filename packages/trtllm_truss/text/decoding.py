@@ -1,16 +1,17 @@
-"""Ids to text, piece by piece, exactly equal to decoding all ids at once.
+"""Decode ids to text piece by piece, exactly as if all ids were decoded at once.
 
-The `tokenizers` library first drops ids that it does not know, and special tokens unless they are
-to show, then passes the remaining tokens to its decoder. Three classes cover every decoder:
+The `tokenizers` library first drops unknown ids and hidden special tokens, then passes the
+remaining tokens to its decoder. Three classes cover all decoders:
 
-* `ByteDecoding`: byte-level BPE. A token is a few bytes, the text is their UTF-8. Exact because
-  Python and Rust replace invalid UTF-8 alike, by the Unicode standard's "maximal subparts".
+* `ByteDecoding`: byte-level BPE. A token is a few bytes, and the text is their UTF-8. It is exact
+  because Python and Rust replace invalid UTF-8 alike, by the Unicode standard's "maximal subparts".
 * `TokenDecoding`: the decoders of SentencePiece, Unigram and WordPiece models. A token's text
-  depends on being first, and tokens like `<0xE6>` depend on the run of such tokens around them:
-  the run is one string if all of it is valid UTF-8, else one U+FFFD for each.
-* `WholeDecoding`: any other decoder. Nothing is certain before the end, so all text comes then.
+  depends on whether it is first, and tokens like `<0xE6>` depend on the surrounding run of such
+  tokens: the run is one string if all of it is valid UTF-8, otherwise one U+FFFD per token.
+* `WholeDecoding`: any other decoder. Nothing is certain before the end, so all text is returned
+  then.
 
-The library's own `DecodeStream` is not used: it keeps back text that ends in a genuine U+FFFD,
+The library's own `DecodeStream` is not used: it holds back text that ends in a genuine U+FFFD,
 cannot be flushed, and fails on some runs of byte tokens.
 """
 
@@ -57,7 +58,7 @@ class TokenKind(Enum):
 
 
 class ByteTable(dict[int, bytes]):
-    """The bytes of each visible token, filled as tokens occur."""
+    """The bytes of each visible token, filled lazily."""
 
     def __init__(self, backend: Tokenizer, hidden: frozenset[str]) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class ByteTable(dict[int, bytes]):
 
 
 class TextTable(dict[int, str | TokenKind]):
-    """The text of each visible token after another one, filled as tokens occur."""
+    """The text that each visible token adds after another one, filled lazily."""
 
     def __init__(
         self, backend: Tokenizer, hidden: frozenset[str], anchor: int, has_bytes: bool
@@ -89,7 +90,7 @@ class TextTable(dict[int, str | TokenKind]):
         token = self._backend.id_to_token(token_id)
         if token is None or token in self._hidden:
             return TokenKind.DROPPED
-        # Wider than the decoder's own rule: to hold back too much is late, never wrong.
+        # Broader than the decoder's rule: a false positive delays text, never corrupts it.
         is_byte = self._has_bytes and "<0x" in token
         value: str | TokenKind = TokenKind.BYTE if is_byte else self._after_anchor([token_id])
         self[token_id] = value
@@ -110,16 +111,16 @@ class TextTable(dict[int, str | TokenKind]):
 
 
 def special_tokens(backend: Tokenizer) -> frozenset[str]:
-    """Return the contents that never show in decoded text."""
+    """Return the contents that never appear in decoded text."""
     added = backend.get_added_tokens_decoder().values()
     return frozenset(token.content for token in added if token.special)
 
 
 class Decoding(Protocol):
-    """Decoding of one text. Joined, the results of `push` and `flush` are the whole decoding."""
+    """Decoding of one text. The joined results of `push` and `flush` are the whole decoding."""
 
     def push(self, ids: Sequence[int]) -> str:
-        """Take further ids, and return the text that has become certain."""
+        """Add further ids, and return the text that has become certain."""
 
     def flush(self) -> str: ...
 
@@ -130,11 +131,11 @@ def choose_decoding(
     """Choose the exact decoding for a tokenizer.
 
     Args:
-        backend: the tokenizer; it must not change afterwards.
-        shown: special tokens not to omit.
+        backend: the tokenizer; must not change afterwards.
+        shown: special tokens to include.
 
     Returns:
-        A function that begins a text. All texts share the tables behind it.
+        A function that starts a text. All texts share its tables.
     """
     hidden = special_tokens(backend) - shown if skip_special_tokens else frozenset()
     stages = _decoder_stages(backend)
@@ -169,8 +170,8 @@ class TokenDecoding:
     def __init__(self, table: TextTable) -> None:
         self._table = table
         self._run: list[int] = []
-        # Ids to decode before others, so that these get the text that their place gives them: at
-        # first the few whose text is still empty, afterwards any token with text.
+        # Ids to decode before others, which gives these the text of their position: at first the
+        # few ids whose text is still empty, afterwards any token with text.
         self._context: list[int] = []
         self._context_text = ""
 
@@ -226,7 +227,7 @@ def _decoder_stages(backend: Tokenizer) -> list[dict[str, Any]]:
         return []
     stages = _flatten(json.loads(backend.decoder.__getstate__()))
     while stages and stages[-1]["type"] == "Fuse":
-        # Joins tokens, which the library does anyway.
+        # Joins tokens, as the library does anyway.
         stages.pop()
     return stages
 
@@ -257,7 +258,7 @@ def _is_local(stages: list[dict[str, Any]]) -> bool:
 
 
 def _plain_token(backend: Tokenizer) -> int | None:
-    """Return a token that decodes to itself, to stand for the text before other tokens."""
+    """Return a token that decodes to itself, as a substitute for preceding text."""
     special = special_tokens(backend)
     letters = sorted(
         token_id

@@ -1,9 +1,9 @@
 """Read a tokenizer from the metadata of a GGUF file.
 
 Converters to GGUF store a byte-level BPE tokenizer as model `gpt2`: its tokens, their types and
-merges, and in `tokenizer.ggml.pre` the *name* of its pre-tokenizer, whose rules are built into the
-readers of the format (https://github.com/ggml-org/llama.cpp, `src/llama-vocab.cpp`). The names
-known here are those of the models that OpenVINO GenAI reads from GGUF.
+merges, and in `tokenizer.ggml.pre` the *name* of its pre-tokenizer, whose rules are built into
+readers of the format (https://github.com/ggml-org/llama.cpp, `src/llama-vocab.cpp`). The supported
+names are those of the models that OpenVINO GenAI reads from GGUF.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trtllm_truss.text.tokenizer_parts import MAX_ADDED_TOKENS, TokenizerParts
 _CONTROL = 3  # token_type of a special token
 
 
-_USER_DEFINED = 4  # token_type of a token that is matched before BPE, but is ordinary text
+_USER_DEFINED = 4  # token_type of a token that is matched before BPE but is ordinary text
 
 
 _GGUF_REMEDY = "put the model's tokenizer.json into its folder, or name a tokenizer_repository"
@@ -44,11 +44,11 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class _PreTokenizer:
-    """Rules that cut text into words before BPE.
+    """Rules that split text into words before BPE.
 
     Attributes:
-        digits: make every digit a word, before words are found.
-        words: the expression that finds words; None is GPT-2's.
+        digits: make every digit a word, before splitting into words.
+        words: expression that finds words; None for GPT-2's.
         whole_words: skip the merges for a word that is a token, and add BOS by default.
     """
 
@@ -76,11 +76,11 @@ _PRE_TOKENIZERS = {
 
 
 def read_gguf_tokenizer(path: Path) -> TokenizerParts:
-    """Rebuild the tokenizer that a GGUF file describes.
+    """Rebuild the tokenizer described by a GGUF file.
 
     Raises:
-        ArtifactError: the file cannot be read, or holds no tokenizer of a supported kind; the
-            message names it and the remedy.
+        ArtifactError: the file cannot be read, or contains no supported tokenizer; the message
+            gives the kind and the remedy.
     """
     metadata = read_metadata(path)
     try:
@@ -146,7 +146,7 @@ def _byte_level_bpe(metadata: dict[str, Any], rules: _PreTokenizer) -> Tokenizer
         raise ValueError(f"{added:,} added tokens; at most {MAX_ADDED_TOKENS:,} are allowed")
     try:
         model = models.BPE(vocabulary, merges, ignore_merges=rules.whole_words)
-    except Exception as error:  # the library raises nothing more precise
+    except Exception as error:  # the library raises nothing more specific
         raise ValueError(str(error)) from error
     backend = Tokenizer(model)
     backend.pre_tokenizer = rules.build()

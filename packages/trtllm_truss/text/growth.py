@@ -1,4 +1,4 @@
-"""Bound the growth of a text in a tokenizer's steps."""
+"""Limit how much the steps of a tokenizer lengthen a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 MAX_GROWTH = 64
-"""Characters for one. SentencePiece's own rules have 18, for U+FDFA."""
+"""Largest accepted expansion of one character. SentencePiece's own rules reach 18, for U+FDFA."""
 
 
 class Component(Protocol):
@@ -16,9 +16,9 @@ class Component(Protocol):
 
 
 def growth(component: Component | None) -> int:
-    """Return a bound of the characters that a component makes of one; 1 if there is none.
+    """Return an upper bound of a component's expansion of one character; 1 if it has none.
 
-    Only the texts that a file can choose count, not the forms of Unicode.
+    Only texts from the file count, not Unicode's normalization forms.
     """
     return 1 if component is None else _growth(json.loads(component.__getstate__()))
 
@@ -37,9 +37,9 @@ def _growth(step: Mapping[str, Any]) -> int:
 
 
 def _longest_replacement(charsmap: str) -> int:
-    """Return the length of the longest text in SentencePiece's map of characters.
+    """Return the length of the longest text in SentencePiece's character map.
 
-    Its layout is the size of a trie (4 bytes), the trie, and texts that end in NUL
+    It consists of the size of a trie (4 bytes), the trie, and texts that end in NUL
     (https://github.com/google/sentencepiece, `src/normalizer.cc`, `DecodePrecompiledCharsMap`).
     """
     content = base64.b64decode(charsmap)

@@ -1,7 +1,7 @@
-"""`json.dumps` in pieces, for threads beside an event loop.
+"""`json.dumps` in pieces, for threads that run next to an event loop.
 
-The encoder in C keeps Python's lock from beginning to end: 6 MB take 50 ms, in which no stream of
-the server goes on. A piece takes a millisecond.
+The C encoder holds Python's lock throughout: 6 MB take 50 ms, during which no stream of the server
+proceeds. A piece takes a millisecond.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 PIECE_CHARACTERS = 1 << 16
 _ITEM_CHARACTERS = 16
-"""Counted for an item of a container beside its text."""
+"""Size charged for an item of a container, besides its text."""
 
 _MOST_TOGETHER = 1 << 12
 _NUMBERS = {int, float, bool, type(None)}
@@ -56,7 +56,7 @@ def _write(value: Any, encoder: json.JSONEncoder, write: Callable[[str], object]
 def _write_items(
     items: Sequence[Any], are_pairs: bool, encoder: json.JSONEncoder, write: Callable[[str], object]
 ) -> None:
-    """Write the items of a container: small ones together, a large one in pieces of its own."""
+    """Write the items of a container: small ones together, large ones in pieces of their own."""
     head = "{" if are_pairs else "["
     place, count = 0, _MOST_TOGETHER
     while place < len(items):
@@ -80,7 +80,7 @@ def _write_items(
 
 
 def _characters(value: Any) -> int:
-    """Return the size of a value, as far as it is below that of a piece."""
+    """Return the size of a value, exact only below that of a piece."""
     characters = 0
     values = [value]
     while values and characters <= PIECE_CHARACTERS:
@@ -100,7 +100,7 @@ def _characters(value: Any) -> int:
 
 
 def indentation(value: Any, most: int) -> int:
-    """Return the levels by which all lines of a value are indented together.
+    """Return the number of levels by which all lines of a value are indented.
 
     Args:
         most: stop counting beyond it.

@@ -1,12 +1,12 @@
-"""Jinja's sandbox for chat templates, which come with a model and are programs of a stranger.
+"""A Jinja sandbox for chat templates, which come with a model and are untrusted programs.
 
-Jinja's own sandbox admits every attribute without an underscore and has been left more than once
-(CVE-2024-56326, CVE-2025-27516), and limits neither time nor memory. Here a template has what is
-listed and nothing else: attributes by type, filters, tests and functions (`text.template_values`),
-within limits (`text.template_limits`). It can call no class, and load no other template.
+Jinja's own sandbox admits every attribute without an underscore, has been escaped more than once
+(CVE-2024-56326, CVE-2025-27516), and limits neither time nor memory. Here a template can use only
+listed names: attributes by type, filters, tests and functions (`text.template_values`), within
+limits (`text.template_limits`). It can call no class, and load no other template.
 
-Jinja writes Python code (3.1.6, `compiler.py`), in which comparisons, slices and `~` are Python's
-own. `_Guards` replaces them in the syntax tree by filters whose names no template can write.
+Jinja generates Python code (3.1.6, `compiler.py`) in which comparisons, slices and `~` are Python's
+own. In the syntax tree, `_Guards` replaces them with filters whose names no template can write.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from trtllm_truss.text.time_limit import TimeIsUp, run_limited
 
 
 class _Formatter(SandboxedFormatter):
-    """`str.format` with the attributes of the sandbox, and with limits."""
+    """`str.format` with the sandbox's attributes and limits."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         for number in re.findall(r"\d+", format_spec):
@@ -99,13 +99,13 @@ _ATTRIBUTES: tuple[tuple[type, _Attributes], ...] = (
     (Macro, dict.fromkeys(("arguments", "caller", "catch_kwargs", "catch_varargs", "name"))),
     (BlockReference, {"super": None}),
 )
-"""Attributes by type, each with a function that limits it; None if it needs none."""
+"""Attributes by type, each with a function that limits it; None if no limit is needed."""
 
 _CALLABLE = (
     *(BuiltinMethodType, MethodType, FunctionType, partial),
     *(Macro, BlockReference, LoopContext, Undefined),
 )
-"""Types of what may be called."""
+"""Types that may be called."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -118,7 +118,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # constants would be computed while it compiles
+            optimized=False,  # otherwise constants would be computed during compilation
             finalize=bounded,
             extensions=[_GenerationBlock, loopcontrols],
         )
@@ -136,7 +136,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return known
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return `obj.attribute`: an attribute that is listed, else an item."""
+        """Return `obj.attribute`: a listed attribute, otherwise an item."""
         names = self._attributes(type(obj))
         if attribute in names:
             limited = names[attribute]
@@ -147,7 +147,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return self._missing(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return `obj[argument]`: an item, else an attribute that is listed."""
+        """Return `obj[argument]`: an item, otherwise a listed attribute."""
         try:
             return obj[argument if type(argument) is str else bounded(argument)]
         except (TypeError, LookupError):
@@ -156,7 +156,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.attribute(obj, argument)
 
     def attribute(self, obj: Any, name: str) -> Any:
-        """Return an attribute that is listed, and no item."""
+        """Return a listed attribute, never an item."""
         known = name in self._attributes(type(obj))
         return self.getattr(obj, name) if known else self._missing(obj, name)
 
@@ -184,13 +184,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Guards(NodeTransformer):
-    """Replaces operations of Python by filters that limit them."""
+    """Replaces Python operations with filters that limit them."""
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
         sides = [node.expr, *(op.expr for op in node.ops)]
         if len(sides) == 2 and any(isinstance(side, nodes.Const) for side in sides):
-            return node  # a comparison with a text or number looks into nothing
+            return node  # comparing with a text or number does not look inside
         node.expr = _operation(_BOUND, node.expr)
         for op in node.ops:
             op.expr = _operation(_BOUND, op.expr)
@@ -259,9 +259,9 @@ class SandboxedTemplate:
             reason = f"it takes more than {COMPILE_LIMIT_S:g} s to compile"
             raise TemplateSyntaxError(reason, 1) from None
         except (RecursionError, MemoryError, SyntaxError, ValueError, OverflowError) as error:
-            # Of Python's compiler, which gets the template as a program: too deep, or too long.
+            # From Python's compiler, which compiles the template: too deep or too long.
             raise TemplateSyntaxError(str(error) or type(error).__name__, 1) from error
-        # The code asks for this class where a template sets an attribute.
+        # The generated code uses this class where a template sets an attribute.
         template.root_render_func.__globals__["Namespace"] = Namespace
         self._template = template
 
@@ -269,12 +269,12 @@ class SandboxedTemplate:
         """Render the template.
 
         Args:
-            variables: values of JSON.
+            variables: JSON values.
             limit_s: CPU time.
 
         Raises:
-            TemplateLimitError: it takes more time, or makes larger values, than it may.
-            jinja2.TemplateError: it raises an error, or does what the sandbox forbids.
+            TemplateLimitError: it exceeds its time or the size of values.
+            jinja2.TemplateError: it raises an error, or violates the sandbox.
             Exception: it fails in another way, such as TypeError, RecursionError or MemoryError.
         """
         template = self._template

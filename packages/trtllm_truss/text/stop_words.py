@@ -1,8 +1,8 @@
 """Cut a text that arrives in pieces at its first stop word.
 
-All stop words are followed at once (Aho and Corasick, "Efficient string matching", CACM 18(6),
+All stop words are tracked at once (Aho and Corasick, "Efficient string matching", CACM 18(6),
 1975): a state of the automaton is the longest suffix of the text that is a prefix of a stop word,
-which is exactly the text to hold back. The work is linear in the text, for any number of words.
+which is exactly the text to hold back. The cost is linear in the text, for any number of words.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 
 class StopWordMatcher:
-    """Ends one text before its first stop word, or after it.
+    """Cuts one text before or after its first stop word.
 
     The reference is a search in the whole text: the cut is at the smallest `text.find(word)` over
-    all words. A word that began later but is complete earlier therefore waits for one that began
+    all words. A word that starts later but is complete earlier therefore waits for one that started
     before it and may still be completed ("c" for "bcd"); it decides as soon as that one fails, or
-    at the end. Of words that begin at the same place the shortest decides.
+    at the end. Of words that start at the same place, the shortest decides.
 
     Args:
-        stop_words: the words, shared by all texts that they end.
-        shown: include the stop word that ends the text.
+        stop_words: the words, shared by all texts.
+        shown: include the stop word in the text.
 
     Attributes:
-        word: the stop word that has ended the text; final after `flush`.
+        word: the stop word that was found; final after `flush`.
     """
 
     def __init__(self, stop_words: StopWords, *, shown: bool = False) -> None:
@@ -34,7 +34,7 @@ class StopWordMatcher:
         self._node = 0
         # The text that is not shown yet: always as long as the node is deep.
         self._held = ""
-        # The word in the held text that ends it, if no word that began earlier is completed.
+        # The word in the held text that finishes it, if no word that started earlier is completed.
         self._found: _Found | None = None
         self.word: str | None = None
 
@@ -43,10 +43,10 @@ class StopWordMatcher:
         return self.word is not None
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take the next part of the text, cut anywhere.
+        """Add the next part of the text, split anywhere.
 
         Returns:
-            The text that is safe to show, and True if a stop word has ended it. Later calls return
+            The text that is safe to show, and True if a stop word was found. Later calls return
             no text.
         """
         if self.word is not None:
@@ -70,7 +70,7 @@ class StopWordMatcher:
         return held[:safe], False
 
     def flush(self) -> str:
-        """End the text, and return the held-back text to show."""
+        """Finish the text, and return the text that was held back."""
         held, self._held = self._held, ""
         if self._found is None or self.word is not None:
             return held
@@ -87,19 +87,19 @@ class _Found(NamedTuple):
 
 
 class StopWords:
-    """The words as a trie, whose nodes know where to go on when the next character does not fit.
+    """The words as a trie; each node has a fallback for when the next character does not match.
 
-    Building it takes a dictionary for each character of the words.
+    Building it takes a dictionary per character of the words.
 
     Args:
-        words: any number of words; the order does not matter.
+        words: any number of words, in any order.
 
     Raises:
         ValueError: a word is empty.
 
     Attributes:
-        first_characters: those with which a word can begin.
-        depth: by node, the length of what it stands for.
+        first_characters: characters with which a word can start.
+        depth: by node, the length of its prefix.
         complete: by node, the length of the longest word that ends there; 0 if none does.
     """
 
@@ -117,7 +117,7 @@ class StopWords:
         return len(self._children) > 1
 
     def step(self, node: int, character: str) -> int:
-        """Return the node of the longest such suffix after adding a character."""
+        """Return the node of the longest matching suffix after adding a character."""
         children = self._children[node]
         while node and character not in children:
             node = self._fallback[node]
@@ -139,7 +139,7 @@ class StopWords:
         self.complete[node] = len(word)
 
     def _link(self) -> None:
-        """Set every node's fallback, shallow ones first: a fallback is always shallower."""
+        """Set every node's fallback, shallow nodes first: a fallback is always shallower."""
         queue = deque(self._children[0].values())
         while queue:
             node = queue.popleft()

@@ -1,16 +1,16 @@
-"""Limits of what a chat template makes, and of the time that it takes.
+"""Limits on the values that a chat template creates, and on its time.
 
-`text.time_limit` ends every loop. It cannot end one operation in C, so the sizes of those are
-limited here:
+`text.time_limit` stops any loop. It cannot stop a single operation in C, so this module limits
+their sizes:
 
-- Texts and lists that a template makes and still holds may have `MAX_CHARACTERS` together, or
-  `CHARACTERS_PER_CHARACTER` for each of the conversation's. They are counted when they are made.
-  When they are too many, those that nothing else refers to any more are dropped from the count:
-  some models' templates append each piece of the prompt to one text.
-- A value that holds another one many times (`[x, x]`, then `[y, y]`, …) is small, but takes time
-  and memory without end when it is compared, hashed or written out. `Rendering.weigh` counts each
-  part as often as it would be visited, before any of that.
-- Texts and lists of less than `COUNTED_LENGTH` are not counted: a template cannot make more than
+- Texts and lists that a template creates and still holds may have `MAX_CHARACTERS` in total, or
+  `CHARACTERS_PER_CHARACTER` per character of the conversation. They are counted when they are
+  created. When the limit is reached, those that nothing else refers to any more are dropped from
+  the count: some models' templates append each piece of the prompt to one text.
+- A value that contains another one many times (`[x, x]`, then `[y, y]`, …) is small, but comparing,
+  hashing or printing it takes unlimited time and memory. `Rendering.weigh` counts each part as
+  often as it would be visited, before any of these.
+- Texts and lists shorter than `COUNTED_LENGTH` are not counted: a template cannot create more than
   some 100 MB of them in a second, and its time is limited.
 """
 
@@ -30,27 +30,27 @@ CHARACTERS_PER_CHARACTER = 16
 MAX_RANGE = 100_000
 MAX_WIDTH = 1024
 MAX_INDENTATION = 1 << 22
-"""Blanks before all lines of a value that is written as JSON: nesting multiplies its length."""
+"""Maximum indentation of all lines of a value written as JSON; nesting multiplies its length."""
 
 MAX_BITS = 4096
-"""Of an integer that a template computes."""
+"""Maximum bits of an integer that a template computes."""
 
 RENDER_LIMIT_S = 5.0
 SHORT_RENDER_LIMIT_S = 0.25
-"""For a conversation that is rendered on the event loop; it takes about a thousandth of this."""
+"""Time limit for a conversation rendered on the event loop; it takes about a thousandth of this."""
 
 COMPILE_LIMIT_S = 10.0
 
 COUNTED_LENGTH = 64
 
 ITEM_CHARACTERS = 16
-"""Weight of an item of a list or mapping, beside its contents."""
+"""Weight of an item of a list or mapping, besides its contents."""
 
 TEXT_CHARACTERS = 64
-"""Weight of a text, beside its characters."""
+"""Weight of a text, besides its characters."""
 
 ESCAPED_CHARACTERS = 10
-"""Characters that one may become where a list is written out: `\\U000e0001`."""
+"""Characters that one character may become when a list is printed: `\\U000e0001`."""
 
 _COUNT_AGAIN_CHARACTERS = 1 << 25
 
@@ -58,13 +58,13 @@ Sized = TypeVar("Sized", bound="str | list[Any] | tuple[Any, ...]")
 
 
 class TemplateLimitError(TemplateError):
-    """A template takes more time, or makes larger values, than it may."""
+    """A template exceeds its time or the size of values."""
 
 
 class Namespace(dict[str, Any]):
     """`namespace()`, whose attributes blocks can set; compiled templates set them as items.
 
-    It has no function of Python, through which a template could reach a module.
+    It has no Python function through which a template could reach a module.
     """
 
     __slots__ = ()
@@ -75,7 +75,7 @@ _PLAIN = frozenset({float, bool, type(None)})
 
 
 class Rendering(threading.local):
-    """The rendering in this thread, if any, and what it has made."""
+    """The rendering in this thread, if any, and the values it has created."""
 
     _is_running = False
     _limit = _held = _count_at = 0
@@ -98,7 +98,7 @@ class Rendering(threading.local):
         self._weights = {}
 
     def made(self, value: Sized) -> Sized:
-        """Count a text or list that the template has made, and return it.
+        """Count a text or list that the template has created, and return it.
 
         Raises:
             TemplateLimitError: the template holds too much.
@@ -111,11 +111,11 @@ class Rendering(threading.local):
         return value
 
     def require(self, characters: int) -> None:
-        """Refuse to make a value that would be too large beside those that the template holds.
+        """Refuse to create a value that is too large in addition to those that the template holds.
 
         Raises:
-            TemplateLimitError: it would be.
-            nodes.Impossible: nothing is rendered: the compiler computes a constant.
+            TemplateLimitError: the value is too large.
+            nodes.Impossible: nothing is being rendered, because the compiler computes a constant.
         """
         if self._held + characters <= self._count_at:
             return
@@ -127,11 +127,11 @@ class Rendering(threading.local):
             given = sum(map(self._weigh, self._variables.values()))
             self._limit = max(self._limit, CHARACTERS_PER_CHARACTER * given)
         if self._held + characters > self._limit:
-            raise TemplateLimitError("the text or a list that it makes is too large")
+            raise TemplateLimitError("it creates too large a text or list")
         self._count_at = min(self._limit, self._held + max(characters, _COUNT_AGAIN_CHARACTERS))
 
     def _count(self) -> None:
-        """Forget values that nothing else refers to, and count the others again."""
+        """Forget values that nothing else refers to, and recount the others."""
         self._weights.clear()
         made = [*self._made.values(), "".join(("un", "used"))]
         self._made.clear()
@@ -145,7 +145,7 @@ class Rendering(threading.local):
         """Return the characters and items of a value, each as often as it would be visited.
 
         Raises:
-            TemplateLimitError: they are too many.
+            TemplateLimitError: there are too many.
         """
         weight = self._weigh(value)
         self.require(weight)
@@ -175,7 +175,7 @@ class Rendering(threading.local):
         for item in items:
             weight += ITEM_CHARACTERS + self._weigh(item)
         if self._is_running:
-            self._weights[id(value)] = value, weight  # held, so that its id stays its own
+            self._weights[id(value)] = value, weight  # kept, so that its id is not reused
         return weight
 
 
@@ -185,14 +185,14 @@ def _size(value: Sized) -> int:
 
 
 rendering = Rendering()
-"""The rendering of each thread."""
+"""The rendering in each thread."""
 
 
 def require_width(value: Any) -> int:
-    """Return a number of characters by which a template fills up a text.
+    """Return a number of characters to which a template pads a text.
 
     Raises:
-        TemplateLimitError: it is too large.
+        TemplateLimitError: the number is too large.
     """
     width = int(value)
     if width > MAX_WIDTH:
@@ -201,23 +201,23 @@ def require_width(value: Any) -> int:
 
 
 def require_indentation(characters: int) -> None:
-    """Refuse to indent a value whose lines would begin with so many blanks.
+    """Refuse to indent a value whose lines would start with too many blanks.
 
     Raises:
-        TemplateLimitError: they are too many.
+        TemplateLimitError: there are too many.
     """
     if characters > MAX_INDENTATION:
         raise TemplateLimitError(
-            f"a value is nested too deeply for its length: indented, its lines would begin with "
+            "a value is nested too deeply for its length: indented, its lines would start with "
             f"more than {MAX_INDENTATION:,} blanks"
         )
 
 
 def require_range(count: int) -> int:
-    """Return a number of items of a range.
+    """Return the number of items of a range.
 
     Raises:
-        TemplateLimitError: it is too large.
+        TemplateLimitError: the number is too large.
     """
     if count > MAX_RANGE:
         raise TemplateLimitError(f"a range in it is longer than {MAX_RANGE:,}")

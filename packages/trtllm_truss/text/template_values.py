@@ -1,9 +1,9 @@
 """Operations of chat templates on values: methods, operators, filters, tests and functions.
 
-Each is Jinja's or Python's own, within the limits of `text.template_limits`. Left out are filters
-that make HTML pages, some of which take time out of proportion to a text (`pprint`, `striptags`,
-`urlize`, `wordwrap`, `xmlattr`), and functions whose classes lead to the module `os` (`cycler`,
-`joiner`, `lipsum`). None of 73 public chat templates of 2023 to 2026 uses any of them.
+Each is Jinja's or Python's own, within the limits of `text.template_limits`. Filters that produce
+HTML pages are omitted, some of which take time out of proportion to a text (`pprint`, `striptags`,
+`urlize`, `wordwrap`, `xmlattr`), as are functions whose classes lead to the module `os` (`cycler`,
+`joiner`, `lipsum`). None of 73 public chat templates from 2023 to 2026 uses any of them.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class Attributes(Protocol):
     """The part of the sandbox that filters need."""
 
     def attribute(self, obj: Any, name: str) -> Any:
-        """Return an attribute that is listed, and no item."""
+        """Return a listed attribute, never an item."""
 
 
 _MAX_DEPTH = 64
-"""Of a body of JSON."""
+"""Maximum depth of a JSON body."""
 
 _NUMBER_CHARACTERS = 4300
-"""Longest text that is read as a number; Python's own limit, which its first releases lack."""
+"""Longest text parsed as a number; Python's own limit, which its first releases lack."""
 
 
 def as_text(value: Any) -> str:
-    """Return the text of a value, as `str` makes it."""
+    """Return the text of a value, like `str`."""
     if isinstance(value, str):
         return value
     return rendering.made(str(bounded(value)))
 
 
 def bounded(value: Any) -> Any:
-    """Return a value that may be compared, hashed or written out.
+    """Return a value that may be compared, hashed or printed.
 
     Raises:
         TemplateLimitError: that would take too much time or memory.
@@ -123,7 +123,7 @@ def _partition(name: str, text: str, sep: str) -> Any:
 
 
 def _change(name: str, text: str, *values: Any) -> Any:
-    """Call a method that makes a text hardly longer than its own."""
+    """Call a method whose result is hardly longer than the text."""
     return rendering.made(getattr(text, name)(*values))
 
 
@@ -186,9 +186,9 @@ STR: dict[str, Function | None] = {
     "replace": _replace,
     "join": _join,
 }
-"""Methods of `str`, each with a function that limits it; None if it needs none.
+"""Methods of `str`, each with a function that limits it; None if no limit is needed.
 
-`format` and `format_map` are the sandbox's.
+The sandbox provides `format` and `format_map`.
 """
 MAPPING: dict[str, Function | None] = {**dict.fromkeys(("items", "keys", "values")), "get": _get}
 SEQUENCE: dict[str, Function | None] = {name: partial(_search, name) for name in ("count", "index")}
@@ -241,7 +241,7 @@ def power(base: Any, exponent: Any) -> Any:
 
 
 def modulo(left: Any, right: Any) -> Any:
-    """Return `left % right`: a remainder, or a text made by a pattern.
+    """Return `left % right`: a remainder, or a text formatted by a pattern.
 
     Raises:
         SecurityError: the pattern takes a width from a value.
@@ -259,7 +259,7 @@ def modulo(left: Any, right: Any) -> Any:
         if "*" in found.group("width", "digits"):
             raise SecurityError("a width of * in a pattern is not available.")
         length += require_width(found["width"] or 0) + require_width(found["digits"] or 0)
-        if isinstance(right, Mapping):  # each value may be there again and again
+        if isinstance(right, Mapping):  # each value may occur again and again
             length += ESCAPED_CHARACTERS * weight
         begin = found.end() + 1
     rendering.require(length + ESCAPED_CHARACTERS * weight)
@@ -267,7 +267,7 @@ def modulo(left: Any, right: Any) -> Any:
 
 
 def _after_key(pattern: str, begin: int) -> int:
-    """Return the place after a name in parentheses, which may hold more of them."""
+    """Return the place after a name in parentheses, which may be nested."""
     depth = 0
     for place in range(begin, len(pattern)):
         depth += (pattern[place] == "(") - (pattern[place] == ")")
@@ -299,11 +299,11 @@ def _attribute(environment: Attributes, value: Any, name: Any) -> Any:
 
 
 def _weighed(function: Function) -> Function:
-    """Weigh all values of a filter or test, which may compare, hash or show them."""
+    """Weigh all values of a filter or test, which may compare, hash or print them."""
 
     @wraps(function)  # with Jinja's mark of its first argument
     def limited(*values: Any, **named: Any) -> Any:
-        # A filter would take the items of an iterator unseen.
+        # A filter would consume the items of an iterator unseen.
         values = tuple([*each] if isinstance(each, Iterator) else each for each in values)
         for each in (*values, *named.values()):
             bounded(each)
@@ -356,7 +356,7 @@ def _list(value: Iterable[Any]) -> list[Any]:
 
 
 def _parted(function: Function) -> Function:
-    """Limit the number of parts of `slice`, or of the items of a part of `batch`."""
+    """Limit the number of parts of `slice`, or of the items in a part of `batch`."""
 
     def limited(value: Any, count: int, fill_with: Any = None) -> Any:
         return function(value, require_range(count), fill_with)
@@ -479,7 +479,7 @@ FILTERS: dict[str, Function] = {
 
 
 def _number(value: Any) -> Any:
-    """Return a value unless it is a text, which `%` would take for a pattern."""
+    """Return a value unless it is a text, which `%` would use as a pattern."""
     if isinstance(value, str):
         raise TypeError("a text is not a number")
     return value

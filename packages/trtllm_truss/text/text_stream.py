@@ -1,4 +1,4 @@
-"""Text of one answer: ids in, visible text out, up to a stop word."""
+"""Turn the ids of one choice into visible text, up to a stop word."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 
 
 class Piece(NamedTuple):
-    """The next part of an answer.
+    """The next part of a choice.
 
     Attributes:
         text: visible text; may be empty.
-        stopped: True if a stop word has ended the answer: nothing follows.
-        used: ids consumed; those after the one that completed a stop word are not.
+        stopped: a stop word has finished the choice; nothing follows.
+        used: number of ids consumed; ids after the one that completed a stop word are not.
     """
 
     text: str
@@ -25,25 +25,24 @@ class Piece(NamedTuple):
 
 
 class TokenText(NamedTuple):
-    """A token and the text that it added; empty where a later one completes a character."""
+    """A token and the text that it added; empty if a later token completes its character."""
 
     id: int
     text: str
 
 
 class TextStream:
-    """Text of one answer, from its first id to its end.
+    """Text of one choice, from its first id to its end.
 
-    The joined texts are the decoding of all ids, cut before the first stop word, or after it. A
-    stop word at the very end may be decided only by `finish`; check `stop_word` afterwards.
+    The joined texts are the decoding of all ids, cut before or after the first stop word. A stop
+    word at the very end may be found only by `finish`; check `stop_word` afterwards.
 
     Args:
-        include_stop_word: include the one that ends it.
-        shown: special tokens not to omit.
+        include_stop_word: include the stop word in the text.
+        shown: special tokens to include.
 
     Attributes:
-        tokens: tokens of the text of the last `push` or `finish`; filled by
-            `TokenStream` only.
+        tokens: tokens of the text from the last `push` or `finish`; filled by `TokenStream` only.
     """
 
     tokens: tuple[TokenText, ...] = ()
@@ -70,13 +69,13 @@ class TextStream:
         return self._matcher.word
 
     def push(self, ids: Sequence[int]) -> Piece:
-        """Take the next generated ids, and return the text that is now certain."""
+        """Add the next generated ids, and return the text that is now certain."""
         if self._is_watched:
             return self._push_watched(ids)
         return Piece(self._decoding.push(ids), False, len(ids))
 
     def finish(self) -> str:
-        """End the answer, and return the text that was held back."""
+        """Finish the choice, and return the text that was held back."""
         text, stopped = self._matcher.push(self._decoding.flush())
         return text if stopped else text + self._matcher.flush()
 
@@ -96,12 +95,12 @@ class TextStream:
 class TokenStream(TextStream):
     """A `TextStream` that reports its tokens.
 
-    Text is shown in whole tokens, so it can come later than from a `TextStream`. Tokens of a hidden
-    stop word are not reported; one that it cuts is reported with the text that is left.
+    Text is returned in whole tokens, so it can be later than from a `TextStream`. Tokens of a
+    hidden stop word are not reported; a token that it cuts is reported with the remaining text.
 
     Attributes:
-        tokens: tokens of the text of the last `push` or `finish`, except for a character that the
-            answer's last token begins and nothing completes.
+        tokens: tokens of the text from the last `push` or `finish`, except a character that the
+            last token starts and nothing completes.
     """
 
     def __init__(
@@ -121,11 +120,11 @@ class TokenStream(TextStream):
             shown=shown,
         )
         self._held: deque[TokenText] = deque()
-        # Characters at the beginning of the held tokens' text that no stop word can take back.
+        # Number of characters at the start of the held tokens' text that no stop word can remove.
         self._certain = 0
 
     def push(self, ids: Sequence[int]) -> Piece:
-        """Take the next ids, and return the text of the tokens that are now certain."""
+        """Add the next ids, and return the text of the tokens that are now certain."""
         used, stopped = 0, self.stopped
         for token_id in ids:
             if stopped:
@@ -152,7 +151,7 @@ class TokenStream(TextStream):
         return "".join([token.text for token in self.tokens])
 
     def _release(self, *, over: bool) -> None:
-        """Report the tokens whose text is certain; once all is over, also the beginning of one.
+        """Report the tokens whose text is certain; at the end, also an incomplete one.
 
         Tokens without text wait for the one that completes their character.
         """

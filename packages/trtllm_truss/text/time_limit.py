@@ -1,10 +1,10 @@
-"""A limit of CPU time for Python code that cannot be trusted to end, in the thread that calls it.
+"""A CPU time limit for untrusted Python code, in the thread that calls it.
 
 A watching thread raises an exception in the thread of a call that takes too long
-(`PyThreadState_SetAsyncExc`), which works in the main thread too and costs the call nothing while
-it runs. The exception comes between two instructions of the interpreter: an operation in C ends
-first, so callers bound the size of those. CPU time, because a busy machine must not refuse a good
-request.
+(`PyThreadState_SetAsyncExc`), which also works in the main thread and costs the call nothing while
+it runs. The exception arrives between two instructions of the interpreter: an operation in C
+finishes first, so callers limit the size of those. It measures CPU time, because a busy machine
+must not refuse a good request.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Result = TypeVar("Result")
 
 _LOOK_S = 0.05
 _AGAIN_S = 1.0
-"""Time after which an exception that had no effect is repeated: a destructor can swallow it."""
+"""Time after which an exception without effect is raised again: a destructor can swallow it."""
 
 _IDLE_LOOKS = 40
-"""Looks without a call after which the watching thread sleeps until the next one."""
+"""Number of checks without a call after which the watching thread sleeps until the next call."""
 
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
@@ -31,20 +31,20 @@ _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
 
 
 class TimeIsUp(BaseException):
-    """A call took more CPU time than it may; no `Exception`, which the call could catch."""
+    """A call exceeded its CPU time; not an `Exception`, which the call could catch."""
 
 
 class _Dropped(BaseException):
-    """Takes the place of a `TimeIsUp` that was not yet raised."""
+    """Replaces a `TimeIsUp` that was not raised yet."""
 
 
 class _Call:
     """A running call.
 
     Attributes:
-        thread: its thread's identifier.
-        is_over: nothing is to be raised in its thread any more.
-        is_late: something was raised there.
+        thread: identifier of its thread.
+        is_over: nothing may be raised in its thread any more.
+        is_late: an exception was raised there.
     """
 
     __slots__ = ("_limit_s", "_until_s", "is_late", "is_over", "thread")
@@ -56,7 +56,7 @@ class _Call:
         self._until_s: float | None = None
 
     def look(self) -> None:
-        """Raise TimeIsUp in the thread of a late call, whose time begins with the first look."""
+        """Raise TimeIsUp in the thread of a late call; its time starts with the first check."""
         now_s = time.clock_gettime(time.pthread_getcpuclockid(self.thread))
         if self._until_s is None:
             self._until_s = now_s + self._limit_s
@@ -67,7 +67,7 @@ class _Call:
 
 
 class _Watch:
-    """The calls of this process, and the thread that looks at them."""
+    """The calls of this process, and the thread that checks them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,9 +96,9 @@ class _Watch:
         self._has_calls.set()
 
     def end(self, call: _Call) -> None:
-        """Drop a call, and an exception that was not yet raised in this thread."""
+        """Drop a call, and an exception that was not raised in this thread yet."""
         call.is_over = True
-        with self._lock:  # after a look that has begun
+        with self._lock:  # after a check that has begun
             self._calls.discard(call)
             if call.is_late:
                 _drop_pending(call.thread)
@@ -119,11 +119,11 @@ class _Watch:
 
 
 def _drop_pending(thread: int) -> None:
-    """Drop an exception that is pending in this thread, by raising and catching another one.
+    """Drop an exception that is pending in this thread by raising and catching another one.
 
     Setting none would drop it too, but before Python 3.13 leaves the interpreter's flag of pending
-    exceptions set (`eval_frame_handle_pending` of Python/ceval.c clears it only where there is
-    one): all code runs slower from then on, and 3.11 hangs at the next call that a profiler sees.
+    exceptions set (`eval_frame_handle_pending` of Python/ceval.c clears it only if there is one):
+    all code runs slower from then on, and 3.11 hangs at the next call that a profiler sees.
     """
     try:
         while True:  # a destructor can swallow it
@@ -145,9 +145,9 @@ os.register_at_fork(after_in_child=_watch_anew)
 
 
 def run_limited(call: Callable[[], Result], limit_s: float) -> Result:
-    """Return the result of a call that takes at most `limit_s` of CPU time, and 0.1 s more.
+    """Return the result of a call limited to `limit_s` of CPU time, plus up to 0.1 s.
 
-    The call makes no limited call itself.
+    The call must not make a limited call itself.
 
     Raises:
         TimeIsUp: it takes longer.
@@ -160,5 +160,5 @@ def run_limited(call: Callable[[], Result], limit_s: float) -> Result:
         finally:
             watch.end(running)
     except TimeIsUp:
-        watch.end(running)  # the exception may have come within the first one
+        watch.end(running)  # the exception may have arrived within the first one
         raise

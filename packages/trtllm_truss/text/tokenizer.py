@@ -25,7 +25,7 @@ from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 _TEMPLATES = ("default", "tool_use")
-"""The templates that are used, and their names in `transformers`."""
+"""The templates that are used, by their names in `transformers`."""
 
 _NONE_SHOWN = frozenset[str]()
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -34,13 +34,13 @@ _LONG_CHARACTERS = 1 << 15
 """Longer texts are encoded only if they may fit: a token takes microseconds and a kilobyte."""
 
 _TAIL_MARGIN_TOKENS = 64
-"""Tokens at the beginning of a tail that may depend on the text before it."""
+"""Tokens at the start of a tail that may depend on the text before it."""
 
 _GIVEN_UP = "Onig: Regex search error"
-"""In the panic of `tokenizers` at Oniguruma's limits (onig 6.5, `lib.rs`)."""
+"""Part of the panic message of `tokenizers` at Oniguruma's limits (onig 6.5, `lib.rs`)."""
 
 _BACKTRACES = ("RUST_BACKTRACE", "RUST_LIB_BACKTRACE")
-"""Variables with which each refused text on which the library panics would log 90 lines."""
+"""Variables with which each text that makes the library panic would log 90 lines."""
 
 _CUT_TOKENS = 8
 """Tokens that a cut can add to a text."""
@@ -53,22 +53,22 @@ def _go_on() -> None: ...
 
 
 class TooManyTokens(Exception):
-    """A text has more tokens than the caller of `encode` allows."""
+    """A text has more tokens than `encode` was allowed."""
 
 
 class TextTokenizer:
-    """Text to ids and back. Immutable, and safe to share between threads.
+    """Converts text to ids and back. Immutable, and safe to share between threads.
 
     Attributes:
-        eos_ids: every id that ends a text, the tokenizer's own first; may be empty.
-        bos_id: the id that begins a text, if any.
-        pad_id: the id that fills up a batch, if any.
-        vocab_size: number of tokens, added ones included.
+        eos_ids: all EOS ids, the tokenizer's own first; may be empty.
+        bos_id: BOS id, if any.
+        pad_id: padding id, if any.
+        vocab_size: number of tokens, including added ones.
         special_ids: ids of special tokens, hidden in decoded text by default.
-        added_tokens: the texts of special tokens, and of others that are never part of a word.
+        added_tokens: texts of special tokens, and of other tokens that are never part of a word.
         sampling: the authors' sampling defaults; see `TokenizerParts`.
-        chat_template: the source of the chat template, and of the one for tools if they differ.
-        templates: the chat templates, and what they show; None without one.
+        chat_template: source of the chat template, and of the one for tools if they differ.
+        templates: the chat templates and their properties; None without one.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
@@ -105,8 +105,8 @@ class TextTokenizer:
         """Write the tokenizer in Hugging Face's layout, for a program that encodes prompts itself.
 
         Args:
-            folder: is created.
-            context_tokens: the engine's limit of prompt and answer.
+            folder: created by this call.
+            context_tokens: the engine's limit of prompt and output.
         """
         ids = {"bos_token_id": self.bos_id, "eos_token_id": list(self.eos_ids)}
         template = self._template_sources.get("default")
@@ -142,22 +142,22 @@ class TextTokenizer:
     ) -> list[int]:
         """Encode a prompt.
 
-        Special tokens that are written out in the text become their ids. Encoding releases the
-        interpreter's lock. Time and memory are proportional to `max_tokens` or `keep_last`.
+        Special tokens written out in the text become their ids. Encoding releases the interpreter's
+        lock. Time and memory are proportional to `max_tokens` or `keep_last`.
 
         Args:
             add_special_tokens: add the model's special tokens around the text, such as BOS.
             max_tokens: raise `TooManyTokens` for a long text with more.
-            keep_last: encode only the end of a long text, for at least so many ids.
-            checkpoint: called before each slice of a long text; ends the work by raising.
-            field: names the text in errors.
+            keep_last: encode only the end of a long text, with at least this many ids.
+            checkpoint: called before each slice of a long text; stops the work by raising.
+            field: name of the text in errors.
 
         Returns:
             The ids; empty for an empty text without special tokens.
 
         Raises:
-            InvalidRequest: the text holds half of a surrogate pair, or is too hard for one of
-                the tokenizer's regular expressions.
+            InvalidRequest: the text contains a lone surrogate, or is too hard for one of the
+                tokenizer's regular expressions.
             TooManyTokens: the text is long and has more tokens than `max_tokens`.
         """
         try:
@@ -169,7 +169,7 @@ class TextTokenizer:
             return self._encode(text, add_special_tokens)
         except (TypeError, ValueError) as error:
             raise InvalidRequest(
-                f"{field} holds half of a UTF-16 surrogate pair, which is not text; send whole "
+                f"{field} contains a lone surrogate, which is not valid Unicode; send whole "
                 "characters",
                 param=field,
             ) from error
@@ -177,21 +177,21 @@ class TextTokenizer:
             if _GIVEN_UP not in str(panic):
                 raise
             raise InvalidRequest(
-                f"{field} holds text on which the tokenizer's regular expression takes too long; "
-                "change or shorten it.",
+                f"{field} contains text on which the tokenizer's regular expression takes too "
+                "long; change or shorten it.",
                 param=field,
             ) from None
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Decode ids; skip those outside the vocabulary, replace invalid UTF-8 by U+FFFD."""
+        """Decode ids; skip those outside the vocabulary, replace invalid UTF-8 with U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
         """Return the text that an id adds inside a text; empty for a part of a character."""
         known = self._token_texts.get(token_id)
         if known is None:
-            # The second one: a token at the beginning of a text can differ.
+            # Keep the second one: the first token of a text can decode differently.
             decoding = self.start_decoding(skip_special_tokens=False)
             decoding.push((token_id,))
             text = decoding.push((token_id,))
@@ -201,14 +201,14 @@ class TextTokenizer:
     def start_decoding(
         self, skip_special_tokens: bool = True, shown: Collection[str] = ()
     ) -> Decoding:
-        """Begin the incremental decoding of one text.
+        """Start the incremental decoding of one text.
 
-        Text is returned as soon as no further id can change it, so a U+FFFD in it is one of the
+        Text is returned as soon as no further id can change it, so a U+FFFD in it is part of the
         whole text. Joined, it equals `decode` of all ids, to the byte. The cost of a token does not
         grow with the length of the text.
 
         Args:
-            shown: special tokens not to omit. Each set costs a table in memory.
+            shown: special tokens to include. Each set costs a table in memory.
         """
         key = (skip_special_tokens, self._special.intersection(shown) if shown else _NONE_SHOWN)
         if key not in self._decodings:
@@ -235,19 +235,19 @@ class TextTokenizer:
     ) -> list[int]:
         """Encode a conversation in the model's prompt format.
 
-        It is written in the form that the template shows; see `ModelTemplates`. The template writes
-        BOS itself where the model wants it, so none is added here.
+        It is written in the form that the template supports; see `ModelTemplates`. The template
+        writes BOS itself if the model needs it, so none is added here.
 
         Args:
-            messages: the conversation, oldest first; the package `conversation` has its keys.
-            add_generation_prompt: begin the assistant's answer.
-            continue_final_message: end the prompt with the last message's text, for the answer to
-                continue it.
+            messages: the conversation, oldest first; the package `conversation` defines its keys.
+            add_generation_prompt: start the assistant's turn.
+            continue_final_message: end the prompt with the last message's text, which the model
+                continues.
             tools: JSON schemas of the functions that the model may call.
             variables: further names for the template, such as `enable_thinking`.
-            write_call: writes a call into the text, for a template that shows none.
-            control_tokens: let special tokens that are written out in messages, tools and variables
-                act as such.
+            write_call: writes a call into the text, for a template that renders none.
+            control_tokens: let special tokens written out in messages, tools and variables act as
+                control tokens.
             max_tokens: as for `encode`.
             limit_s: CPU time of the template.
 
@@ -291,7 +291,7 @@ class TextTokenizer:
     def _encode_last_parts(
         self, parts: Iterator[str], count: int, checkpoint: Checkpoint
     ) -> list[int]:
-        """Encode parts, given last first, until there are so many ids."""
+        """Encode parts, given last first, until there are enough ids."""
         encoded: list[list[int]] = []
         for part in parts:
             checkpoint()
@@ -322,7 +322,7 @@ class TextTokenizer:
             counted *= 2
 
     def _tail_characters(self, text: str, count: int, checkpoint: Checkpoint) -> int:
-        """Return the length of a tail that has so many tokens if it is encoded in slices."""
+        """Return the length of a tail with the given number of tokens when encoded in slices."""
         found = 0
         for end in range(len(text), 0, -_LONG_CHARACTERS):
             checkpoint()
@@ -345,16 +345,16 @@ class TextTokenizer:
 
 
 _HIDES_FUNCTIONS = (
-    "the model's chat template does not show the functions of tools; leave them out, or describe "
-    "them in a message."
+    "the model's chat template does not render tools; leave them out, or describe them in a "
+    "message."
 )
 
 
 class RenderedConversation:
-    """A conversation on its way into a chat template.
+    """A conversation prepared for a chat template.
 
     Args:
-        controls: the special tokens by the names of templates.
+        controls: the special tokens, by template name.
         control_tokens: see `apply_chat_template`.
     """
 
@@ -380,13 +380,13 @@ class RenderedConversation:
     def render(
         self, write_call: CallWriter, checkpoint: Checkpoint, limit_s: float
     ) -> tuple[str, ControlTokens]:
-        """Render the first form that the template takes.
+        """Render the first form that the template accepts.
 
         Returns:
-            The prompt, its special tokens masked, and what restores them.
+            The prompt with its special tokens masked, and the object that restores them.
 
         Raises:
-            InvalidRequest: it takes none.
+            InvalidRequest: it accepts none.
         """
         refused: tuple[str, str] | None = None
         forms = self._templates.written(
@@ -402,7 +402,8 @@ class RenderedConversation:
             try:
                 prompt = self._prompt(written, control, checkpoint, limit_s)
             except InvalidRequest as error:
-                # The exception itself would keep its callers, and so the conversation, alive.
+                # The exception itself would keep its callers, and with them the conversation,
+                # alive.
                 is_misfit = isinstance(error, MisfitMessages)
                 message = with_remedy(error.message) if is_misfit else error.message
                 refused = refused or (message, error.param or "messages")
@@ -447,10 +448,10 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokeni
     Args:
         path: a folder with a `tokenizer.json`, with files to build one from, or with one `.gguf`
             file, in this order; or such a file, whose folder is searched in the same order.
-        trust_remote_code: allow a tokenizer that is a program to run.
+        trust_remote_code: allow a tokenizer to run Python code.
 
     Raises:
-        ArtifactError: no usable tokenizer was found; the message names the file and the remedy.
+        ArtifactError: no usable tokenizer was found; the message gives the file and the remedy.
     """
     for name in _BACKTRACES:
         os.environ.pop(name, None)
@@ -465,7 +466,7 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokeni
 
 
 def read_parts(path: Path, *, trust_remote_code: bool) -> tuple[Path, TokenizerParts]:
-    """Read the tokenizer of `load_tokenizer`; return its folder, or its ``.gguf`` file, too."""
+    """Read the tokenizer for `load_tokenizer`; also return its folder or ``.gguf`` file."""
     source = path if path.is_dir() else path.parent
     names = {
         file.relative_to(source).as_posix(): file.stat().st_size
@@ -501,7 +502,7 @@ _REMEMBERED_WORDS = 1024
 
 
 def encode_word(tokenizer: TextTokenizer, word: str) -> list[int]:
-    """Return the ids of a word; none for invalid Unicode, which no text can hold."""
+    """Return the ids of a word; none for invalid Unicode, which no text can contain."""
     try:
         return tokenizer.encode(word, add_special_tokens=False)
     except InvalidRequest:
@@ -512,18 +513,18 @@ def implies_word(tokenizer: TextTokenizer, ids: Sequence[int], word: str) -> boo
     """Return True if every text that contains these ids contains the word."""
     if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
         return False
-    # Twice: a token at the beginning of a text can differ from the same one further on.
+    # Pushed twice: the first token of a text can decode differently from the same token further on.
     # Never flushed: text that only the end makes certain is not certain.
     decoding = tokenizer.start_decoding()
     return all(word in decoding.push(ids) for _ in range(2))
 
 
 class StopWordIds:
-    """Stop words as single ids of one tokenizer; remembers the most recent words.
+    """Stop words as single ids of one tokenizer; caches the most recent words.
 
     The engine gets a word's id as a hint, and may stop before the text is searched. The id must
-    therefore imply the word after any other tokens. Words of several tokens have none here: the
-    engine would also match a list that begins in the prompt.
+    therefore imply the word after any other tokens. Words of several tokens have no id here: the
+    engine would also match a list that starts in the prompt.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
@@ -536,6 +537,6 @@ class StopWordIds:
         return ids[0] if len(ids) == 1 and implies_word(self._tokenizer, ids, word) else None
 
     def _special(self, word: str) -> int | None:
-        """Return the id of the special token spelled like the word; it never shows in a text."""
+        """Return the id of the special token spelled like the word; it never appears in a text."""
         ids = encode_word(self._tokenizer, word)
         return ids[0] if len(ids) == 1 and ids[0] in self._tokenizer.special_ids else None

@@ -1,8 +1,8 @@
-"""Conversion of a tokenizer that has no `tokenizer.json`.
+"""Convert a tokenizer without `tokenizer.json` to a fast one.
 
-`transformers` converts it, in a process of its own: the import takes seconds, a tokenizer may be a
-program, and the Python that has the library may be another one. NVIDIA's images from 26.03 on have
-it in TensorRT-LLM's virtual environment only (tensorrtllm_backend r26.07,
+`transformers` converts it in a separate process: the import takes seconds, a tokenizer may be a
+program, and the library may belong to another Python. NVIDIA's images from 26.03 on have it in
+TensorRT-LLM's virtual environment only (tensorrtllm_backend r26.07,
 `dockerfile/Dockerfile.triton.trt_llm_backend`), those before in the system's Python.
 """
 
@@ -63,7 +63,7 @@ def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
     """Build a fast tokenizer from `tokenizer.model`, `vocab.json` and similar files.
 
     Raises:
-        ArtifactError: no Python here has `transformers`, or it cannot build one.
+        ArtifactError: no Python here has `transformers`, or it cannot convert the tokenizer.
     """
     broken = []
     for python in pythons_with(_LIBRARY):
@@ -89,7 +89,7 @@ def _described(status: int, folder: Path, text: str) -> str:
 
 
 def _convert(python: Path, folder: Path, *, trust_remote_code: bool) -> tuple[int, str]:
-    """Return the program's exit status and its text: the tokenizer, or what is wrong."""
+    """Return the program's exit status and its text: the tokenizer or the problem."""
     with temporary_folder() as place:
         out = place / "out"
         trusted = "yes" if trust_remote_code else "no"
@@ -116,7 +116,7 @@ def _convert(python: Path, folder: Path, *, trust_remote_code: bool) -> tuple[in
 
 
 def _environment(python: Path) -> Iterator[tuple[str, str]]:
-    """Yield the variables of the child; `PYTHONPATH` is for this process's Python."""
+    """Yield the child's variables; `PYTHONPATH` is for this process's Python."""
     variables: Mapping[str, str] = child_environment(os.environ)
     for name, value in variables.items():
         if python == Path(sys.executable) or name != "PYTHONPATH":

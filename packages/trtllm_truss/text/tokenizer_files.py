@@ -1,9 +1,9 @@
 """Read a tokenizer in Hugging Face's layout.
 
 `tokenizer.json` is the tokenizer; if it is missing, it is built from the other files.
-`tokenizer_config.json` and `special_tokens_map.json` name the special tokens.
-`generation_config.json` may set sampling defaults. The ids that end a text are its `eos_token_id`,
-else that of a model's `config.json`, else that of its `text_config`. The chat template is in
+`tokenizer_config.json` and `special_tokens_map.json` list the special tokens.
+`generation_config.json` may set sampling defaults. EOS ids come from its `eos_token_id`, otherwise
+from a model's `config.json`, otherwise from that file's `text_config`. The chat template is in
 `chat_template.jinja`, in `tokenizer_config.json`, or in `chat_template.json`, the file of
 processors; further ones are in `additional_chat_templates/`.
 """
@@ -43,20 +43,20 @@ from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
 
 _SAMPLING = [name for name in GenerationConfig.model_fields if name not in EndIds.model_fields]
 _MAX_IDS = 1 << 22
-"""Bound of a tokenizer's ids: 16 times the largest vocabulary of a current model."""
+"""Upper limit of a tokenizer's ids: 16 times the largest vocabulary of a current model."""
 
 _REMEDY = "Correct it, or name another tokenizer_repository."
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def read_tokenizer_folder(folder: Path, *, trust_remote_code: bool = False) -> TokenizerParts:
-    """Read the tokenizer of a folder.
+    """Read the tokenizer in a folder.
 
     Truncation and padding of `tokenizer.json` are switched off: they are leftovers of training and
     would silently shorten prompts.
 
     Raises:
-        ArtifactError: one of the files cannot be read, or has a wrong value.
+        ArtifactError: a file cannot be read, or has a wrong value.
     """
     file = folder / "tokenizer.json"
     if file.exists():
@@ -97,7 +97,7 @@ def read_sampling(path: str, content: bytes) -> dict[str, Any]:
     """Return the authors' sampling defaults in `generation_config.json`; see `TokenizerParts`.
 
     Raises:
-        ArtifactError: it is no JSON object, or has a wrong value.
+        ArtifactError: it is not a JSON object, or has a wrong value.
     """
     return _sampling(_object(path, content, GenerationConfig))
 
@@ -108,7 +108,7 @@ def _sampling(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 _MAX_FILE_BYTES = 1 << 28
 _MAX_OBJECTS = 2 * MAX_ADDED_TOKENS
-"""Objects in a tokenizer.json: one for each added token, and braces within its tokens."""
+"""Objects in a tokenizer.json: one per added token, and braces within its tokens."""
 
 
 def _read_backend(path: Path) -> Tokenizer:
@@ -121,14 +121,14 @@ def _read_backend(path: Path) -> Tokenizer:
         raise ArtifactError(
             f"{path} has {size:,} bytes; at most {_MAX_FILE_BYTES:,} are allowed. {_REMEDY}"
         )
-    if content.count(b"{") > _MAX_OBJECTS:  # before the library takes minutes for them
+    if content.count(b"{") > _MAX_OBJECTS:  # before the library spends minutes on them
         raise ArtifactError(
             f"{path} has more than {MAX_ADDED_TOKENS:,} added tokens, the most that are allowed. "
             f"{_REMEDY}"
         )
     try:
         return Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises nothing more precise
+    except Exception as error:  # the library raises nothing more specific
         raise ArtifactError(
             f"{path} cannot be read as a tokenizer ({error}); download it again, or save it anew "
             "with the `tokenizers` library."
@@ -136,10 +136,10 @@ def _read_backend(path: Path) -> Tokenizer:
 
 
 def _check_vocabulary(folder: Path, backend: Tokenizer) -> None:
-    """Refuse what would cost memory or requests later.
+    """Refuse values that would cost memory or requests later.
 
     Raises:
-        ArtifactError: an id, an added token or a replacement is far larger than that of any model.
+        ArtifactError: an id, an added token or a replacement is far larger than in any model.
     """
     largest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _MAX_IDS:
@@ -177,7 +177,7 @@ def _check_vocabulary(folder: Path, backend: Tokenizer) -> None:
 
 
 def read_end_ids(folder: Path) -> tuple[Path, list[int]]:
-    """Read the ids that end a text, and the file that names them.
+    """Read the EOS ids, and the file that lists them.
 
     Raises:
         ArtifactError: a file cannot be read, or has a wrong value.
@@ -205,7 +205,7 @@ def _end_ids(folder: Path, backend: Tokenizer) -> list[int]:
 
 
 _OBEYS_ADD_BOS = re.compile(r"(Llama|CodeLlama|Gemma|Cohere)Tokenizer(Fast)?")
-"""Classes whose `add_bos_token` replaces the post-processor of `tokenizer.json`.
+"""Classes in which `add_bos_token` overrides the post-processor of `tokenizer.json`.
 
 Source: transformers 4.57.1, `update_post_processor` of `models/{llama,code_llama,gemma,cohere}/
 tokenization_*_fast.py`. Other classes ignore the flag.
@@ -213,7 +213,7 @@ tokenization_*_fast.py`. Other classes ignore the flag.
 
 
 def _set_bos(backend: Tokenizer, config: Mapping[str, Any], bos: str | None) -> None:
-    """Let prompts begin with BOS, or not, as `add_bos_token` says."""
+    """Let prompts start with BOS or not, according to `add_bos_token`."""
     wanted = config.get("add_bos_token")
     bos_id = None if bos is None else backend.token_to_id(bos)
     known = _OBEYS_ADD_BOS.fullmatch(config.get("tokenizer_class") or "")
@@ -236,7 +236,10 @@ def _set_bos(backend: Tokenizer, config: Mapping[str, Any], bos: str | None) -> 
 
 
 def _read_object(path: Path, schema: type[JsonObject]) -> dict[str, Any]:
-    """Read a JSON object and check the fields of a schema; a missing file is an empty object."""
+    """Read a JSON object and check its fields against a schema.
+
+    A missing file is an empty object.
+    """
     if not path.exists():
         return {}
     try:
@@ -256,7 +259,7 @@ def _object(path: str, content: bytes, schema: type[JsonObject]) -> dict[str, An
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(value, dict):
-        raise ArtifactError(f"{path} does not hold a JSON object; download it again.")
+        raise ArtifactError(f"{path} does not contain a JSON object; download it again.")
     try:
         schema.model_validate(value)
     except ValidationError as error:
@@ -272,7 +275,7 @@ def _object(path: str, content: bytes, schema: type[JsonObject]) -> dict[str, An
 def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Return chat templates by name.
 
-    Files of their own win over `tokenizer_config.json`, and that over `chat_template.json`.
+    Separate files take precedence over `tokenizer_config.json`, and that over `chat_template.json`.
     """
     declared = named_templates(config.get("chat_template"))
     if not declared:
@@ -296,7 +299,7 @@ def _complete_vocabulary(backend: Tokenizer, declared: Mapping[str, Any]) -> lis
     """Add tokens that only `tokenizer_config.json` lists, if they get the id stated there.
 
     Returns:
-        The contents of all declared tokens that are special.
+        The contents of all declared special tokens.
     """
     next_id, missing = backend.get_vocab_size(), dict[str, AddedToken]()
     for token_id, token in sorted((int(key), token) for key, token in declared.items()):
@@ -311,7 +314,7 @@ def _complete_vocabulary(backend: Tokenizer, declared: Mapping[str, Any]) -> lis
 
 
 def _mark_special(backend: Tokenizer, contents: Iterable[str]) -> None:
-    """Mark tokens of the vocabulary as special; never extend it beyond the engine's."""
+    """Mark tokens of the vocabulary as special, without extending it beyond the engine's."""
     added = backend.get_added_tokens_decoder().values()
     special = {token.content for token in added if token.special}
     backend.add_special_tokens(

@@ -14,14 +14,14 @@ class TokenizerParts:
     """A tokenizer as stored on disk.
 
     Attributes:
-        backend: the tokenizer of the `tokenizers` library, its special tokens marked.
-        eos_ids: every id that ends a text, the tokenizer's own first.
-        bos_id: the id that begins a text, if any.
-        pad_id: the id that fills up a batch, if any.
+        backend: tokenizer of the `tokenizers` library, with its special tokens marked.
+        eos_ids: all EOS ids, the tokenizer's own first.
+        bos_id: BOS id, if any.
+        pad_id: padding id, if any.
         named_tokens: contents by role (`bos_token`, `eos_token` …), for chat templates.
-        chat_templates: Jinja sources by name; the usual one is called `default`.
+        chat_templates: Jinja sources by name; the main one is called `default`.
         sampling: the authors' sampling defaults, by the names of `transformers` (`temperature`,
-            `top_p` …); values unchecked.
+            `top_p` …); not validated.
     """
 
     backend: Tokenizer
@@ -36,19 +36,19 @@ class TokenizerParts:
 ROLES = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 )  # fmt: skip
-"""Special tokens with a name, which chat templates use."""
+"""Named special tokens that chat templates use."""
 
 
 MAX_TOKEN_CHARACTERS = 4096
 
 
 MAX_ADDED_TOKENS = 65_536
-"""Seconds of a start. Those of current models have up to 6,500."""
+"""This many take seconds of a start. Current models have up to 6,500."""
 
 
 MAX_AROUND_TOKENS = 64
-"""Special tokens that a tokenizer adds to each prompt."""
+"""Maximum special tokens that a tokenizer adds to each prompt."""
 
 
 MAX_END_IDS = 64
-"""Ids that end a text; each request sends all of them to the engine."""
+"""Maximum EOS ids; each request sends all of them to the engine."""

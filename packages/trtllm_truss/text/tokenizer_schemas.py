@@ -1,4 +1,4 @@
-"""The shapes of a tokenizer's JSON files."""
+"""The schemas of a tokenizer's JSON files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_truss.text.tokenizer_parts import MAX_ADDED_TOKENS, MAX_END_IDS, MAX
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a value that may stand for a list of one, or be absent, as a list."""
+    """Return a value as a list; a single value becomes a list of one, None an empty list."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
@@ -24,7 +24,7 @@ def _text_of(token: Any) -> Any:
 
 
 def named_templates(value: Any) -> list[Any]:
-    """Return `chat_template`, one text or a list of named ones, as the latter."""
+    """Return `chat_template`, a text or a list of named ones, as a list."""
     return as_list({"name": "default", "template": value} if isinstance(value, str) else value)
 
 
@@ -84,7 +84,7 @@ class TokenizerConfig(TemplateFile):
 
 
 class EndIds(JsonObject):
-    """Ids that end a text."""
+    """EOS ids of a model."""
 
     eos_token_id: Annotated[
         list[Annotated[int, Field(ge=0, le=INT32_MAX)]],

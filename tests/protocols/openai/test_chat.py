@@ -417,7 +417,7 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
             "tool_choice",
-            ["name a function of tools", '"x"'],
+            ["name a function in tools", '"x"'],
         ),
         (
             {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},

@@ -154,13 +154,14 @@ def _content(
 def _string(item: Item, key: str, path: str) -> str:
     value = item.get(key)
     if not isinstance(value, str) or not value:
-        raise wrong(f"{path}.{key}", value, "a text that is not empty")
+        raise wrong(f"{path}.{key}", value, "a non-empty string")
     return _check_unicode(value, f"{path}.{key}")
 
 
 def _check_unicode(text: str, path: str) -> str:
     if not is_unicode(text):
         raise InvalidRequest(
-            f"{path} holds half of a UTF-16 surrogate pair; send whole characters.", param="input"
+            f"{path} contains a lone surrogate, which is not valid Unicode; send whole characters.",
+            param="input",
         )
     return text

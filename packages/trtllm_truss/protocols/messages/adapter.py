@@ -1,4 +1,4 @@
-"""Answers of Anthropic's Messages API: content blocks, messages, events and errors.
+"""Responses of Anthropic's Messages API: content blocks, messages, events and errors.
 
 Events: https://platform.claude.com/docs/en/build-with-claude/streaming,
 errors: https://platform.claude.com/docs/en/api/errors
@@ -45,17 +45,17 @@ from trtllm_truss.tool_calls.events import (
 from trtllm_truss.validation import is_unicode
 
 SIGNATURE = "unsigned"
-"""The signature of thoughts; nothing is signed, and some clients drop thoughts without one."""
+"""The signature of thinking blocks; nothing is signed, but some clients drop blocks without one."""
 
 TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
 
 
 class BlockReader:
-    """Text of one answer to the events of its content blocks.
+    """Turns the text of one choice into events of its content blocks.
 
     Attributes:
-        calls: the indexes of the blocks that are whole calls.
-        has_reasoned: whether there was thinking.
+        calls: indexes of the blocks that are complete calls.
+        has_reasoned: there was thinking.
     """
 
     def __init__(self, call: MessagesCall) -> None:
@@ -67,7 +67,7 @@ class BlockReader:
         self.has_reasoned = False
 
     def feed(self, text: str) -> list[Json]:
-        """Return the events of more text."""
+        """Return the events for more text."""
         events = self._parser.feed(text) if self._parser else [ParsedText(text)]
         return self._read(events)
 
@@ -79,7 +79,7 @@ class BlockReader:
         return found
 
     def stop_reason(self, end: GenerationEnd) -> str:
-        """Return the message's stop reason, once it is finished."""
+        """Return the message's stop reason, once it has finished."""
         if end.reason is FinishReason.LENGTH:
             is_callers_limit = end.usage.completion_tokens >= self._call.request.max_tokens
             return "max_tokens" if is_callers_limit else "model_context_window_exceeded"
@@ -142,10 +142,10 @@ class BlockReader:
 
 
 def join_blocks(reader: BlockReader, events: Iterable[Json]) -> list[Json]:
-    """Join all events of an answer to its content. A call that is not whole becomes text.
+    """Join all events of a choice into its content. An incomplete call becomes text.
 
     Args:
-        reader: the reader of the events, finished; its `calls` keep those of the content.
+        reader: the finished reader of the events; its `calls` select the calls of the content.
     """
     blocks: list[Json] = []
     parts: list[list[str]] = []
@@ -178,7 +178,7 @@ def join_blocks(reader: BlockReader, events: Iterable[Json]) -> list[Json]:
 
 
 def _arguments(text: str) -> Json | None:
-    """Return the arguments of a call as JSON can hold them, or None."""
+    """Return a call's arguments if JSON can represent them, otherwise None."""
     try:
         value = json.loads(text)
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -200,17 +200,17 @@ _TYPES: tuple[tuple[type[TrussError], str], ...] = (
     (DeadlineExceeded, "timeout_error"),
     (TrussError, "api_error"),
 )
-"""Anthropic's types of errors; the first match counts."""
+"""Anthropic's error types; the first match applies."""
 
 _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["threads"]}
-"""Has Anthropic's clients go on without threads: lib/threads/_thread_state.py of anthropic 2.12."""
+"""Makes Anthropic's clients go on without threads: lib/threads/_thread_state.py, anthropic 2.12."""
 
 
 class CollectedMessage(WholeWriter):
-    """Collects one answer into one message.
+    """Collects one choice into one message.
 
     Args:
-        answer_id: unique, without the prefix.
+        answer_id: unique id, without the prefix.
     """
 
     def __init__(self, call: MessagesCall, answer_id: str) -> None:
@@ -232,10 +232,10 @@ class CollectedMessage(WholeWriter):
 
 
 class MessageEvents:
-    """Turns one answer into named server-sent events.
+    """Turns one choice into named server-sent events.
 
     Args:
-        answer_id: unique, without the prefix.
+        answer_id: unique id, without the prefix.
     """
 
     def __init__(self, call: MessagesCall, answer_id: str) -> None:
@@ -274,7 +274,7 @@ class MessageEvents:
 def error_body(error: TrussError) -> Json:
     """Build the body of an error response."""
     message = error.message
-    if isinstance(error, ContextLengthExceeded):  # words that Claude Code and litellm look for
+    if isinstance(error, ContextLengthExceeded):  # phrase that Claude Code and litellm look for
         message = f"prompt is too long: {message}"
     kind = next(name for cause, name in _TYPES if isinstance(error, cause))
     details = {"details": _NO_THREADS} if error.param == "thread" else {}
@@ -295,7 +295,7 @@ def _message(call: MessagesCall, answer_id: str) -> Json:
 
 
 def _usage(usage: Usage, *, has_reasoned: bool = False) -> Json:
-    """Return the usage; `input_tokens` are those that were not in the cache.
+    """Return the usage; `input_tokens` counts the tokens that were not cached.
 
     Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
     """

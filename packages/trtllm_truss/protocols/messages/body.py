@@ -1,4 +1,4 @@
-"""The body of `/v1/messages` to a request: its fields, tools and output format."""
+"""Convert the body of `/v1/messages` to a request: fields, tools and output format."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ class MessagesFields(MessagesExtensions):
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
         "model",
-        description="Echoed, by default config.yaml's `model_name`; one model is served, by any "
-        "name. The name of an adapter chooses it.",
+        description="Echoed; default: `model_name` in config.yaml. One model is served under any "
+        "name. An adapter's name selects the adapter.",
     )
     max_tokens: int = Field(
-        ge=1, le=INT32_MAX, description="Limit of generated tokens; cut down to the context."
+        ge=1, le=INT32_MAX, description="Maximum number of generated tokens; capped to the context."
     )
     messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
-        description="Turns by `user`, `assistant` and `system`; content is text, or blocks. A last "
-        "one by `assistant` is continued."
+        description="Turns by `user`, `assistant` and `system`; content is text or blocks. If "
+        "the last turn is by `assistant`, it is continued."
     )
     system: Any = Field(None, description="The system prompt: text, or blocks of type `text`.")
     stop_sequences: Words = body_field("stop_words")
-    stream: bool = Field(False, description="Server-sent events, the last one `message_stop`.")
+    stream: bool = Field(False, description="Server-sent events; the last one is `message_stop`.")
     temperature: Finite = body_field("temperature", default=1.0, le=2)
     top_p: Finite = body_field("top_p", default=1.0)
     tools: list[Any] | None = Field(
         None,
         max_length=MAX_TOOLS,
-        description="Tools of the caller, with `name` and `input_schema`; see below.",
+        description="The caller's tools, with `name` and `input_schema`; see below.",
     )
     tool_choice: dict[str, Any] | None = Field(
         None,
@@ -75,7 +75,7 @@ class MessagesFields(MessagesExtensions):
     )
     output_config: dict[str, Any] | None = Field(
         None,
-        description="`format` of type `json_schema`, by guided decoding; `effort`, given to the "
+        description="`format` of type `json_schema`, by guided decoding; `effort`, passed to the "
         "chat template as `reasoning_effort`.",
     )
     output_format: dict[str, Any] | None = Field(
@@ -114,7 +114,7 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
     """Validate the fields of a body. A field that is null counts as omitted.
 
     Args:
-        defaults: values for omitted fields, by the names of the predict body.
+        defaults: values for omitted fields, by the predict body's field names.
 
     Raises:
         InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of range.
@@ -137,7 +137,7 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
 
 
 UNUSED_TOOL_KEYS = ("cache_control", "eager_input_streaming")
-"""Keys of tools that are accepted without effect."""
+"""Keys of tools that are accepted but have no effect."""
 
 REFUSED_TOOL_KEYS = {
     "allowed_callers": Unsupported("only the model calls tools", (["direct"],)),
@@ -152,7 +152,7 @@ _CHOICES = ("auto", "any", "tool", "none")
 _THINKING_KEYS = ("type", "budget_tokens", "display")
 _SWITCHES = {"enabled": True, "disabled": False, "adaptive": None}
 _SWITCH_VARIABLES = ("enable_thinking", "thinking")
-"""Variables by which templates switch thinking: Qwen's and GLM's, DeepSeek's and Granite's."""
+"""Template variables that switch thinking: Qwen's and GLM's, DeepSeek's and Granite's."""
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -162,7 +162,7 @@ class Thinking(NamedTuple):
 
     Attributes:
         variables: variables of the chat template.
-        shown: include the thinking in the answer.
+        shown: include the thinking in the response.
     """
 
     variables: Mapping[str, Any]
@@ -176,10 +176,10 @@ def read_tool_use(
 
     Args:
         choice: the field `tool_choice`; None for `auto`.
-        parallel: whether an answer may have several calls, if the choice leaves it open.
+        parallel: a response may contain several calls, if the choice does not decide it.
 
     Raises:
-        InvalidRequest: a tool is malformed or of the server's, or the choice is unknown or names
+        InvalidRequest: a tool is malformed or a server tool, or the choice is unknown or names
             another tool.
     """
     described, offered = [], {}
@@ -241,7 +241,7 @@ def _function(tool: Any, path: str) -> dict[str, Any]:
 def read_thinking(
     thinking: Mapping[str, Any] | None, output_config: Mapping[str, Any] | None
 ) -> Thinking:
-    """Read how the model thinks.
+    """Read the thinking settings.
 
     Args:
         thinking: the field `thinking`; None leaves it to the chat template.
@@ -281,7 +281,7 @@ def _check_budget(thinking: Mapping[str, Any], max_tokens: int) -> None:
 def read_output_format(
     output_config: Mapping[str, Any] | None, output_format: Mapping[str, Any] | None
 ) -> tuple[Guide | None, str]:
-    """Return the guide of the output format, and the field that holds it.
+    """Return the guide of the output format, and the field that contains it.
 
     Args:
         output_format: its older form, the format alone.
@@ -318,8 +318,8 @@ class MessagesCall:
 
     Attributes:
         model: the caller's name of the model; echoed.
-        new_parser: makes a parser of thinking and tool calls; None for text.
-        shows_thinking: whether the answer holds the thoughts.
+        new_parser: creates a parser of thinking and tool calls; None for text.
+        shows_thinking: the response includes the thinking.
     """
 
     request: GenerationRequest
@@ -335,8 +335,8 @@ def parse_messages(
     """Parse a body of `/v1/messages`.
 
     Args:
-        defaults: values for omitted fields, by the names of the predict body; then Anthropic's
-            defaults apply.
+        defaults: values for omitted fields, by the predict body's field names; Anthropic's defaults
+            apply after them.
         formats: the model's formats of tool calls and reasoning.
 
     Raises:
@@ -350,7 +350,7 @@ def parse_messages(
     parallel = defaults.get("parallel_tool_calls", True)
     use = read_tool_use(fields.tools, fields.tool_choice, parallel=parallel)
     thinking = read_thinking(fields.thinking, fields.output_config)
-    if not fields.tools:  # thoughts between calls may be longer together
+    if not fields.tools:  # several thoughts between calls may be longer in total
         _check_budget(fields.thinking or {}, fields.max_tokens)
     guide, guide_name = read_output_format(fields.output_config, fields.output_format)
     continues = messages[-1]["role"] == "assistant"

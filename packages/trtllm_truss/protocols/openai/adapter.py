@@ -1,6 +1,6 @@
-"""OpenAI's APIs as an endpoint uses them, and messages with reasoning and tool calls.
+"""OpenAI's APIs as used by endpoints, and messages with reasoning and tool calls.
 
-`/tokenize` and `/detokenize` have the bodies and answers of vLLM's. Source:
+`/tokenize` and `/detokenize` have vLLM's bodies and responses. Source:
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api.
 """
 
@@ -50,12 +50,12 @@ Json = dict[str, Any]
 
 
 class MessageParser:
-    """Text of one answer to OpenAI's deltas.
+    """Parses the text of one choice into OpenAI deltas.
 
     Attributes:
-        complete: the indexes of the calls that have ended with whole arguments.
-        calls: the indexes of those that a message has: where a call was asked for, also cut ones.
-        has_reasoned: whether there was reasoning.
+        complete: indexes of the calls that finished with whole arguments.
+        calls: indexes of the message's calls, including truncated ones if a call was requested.
+        has_reasoned: there was reasoning.
     """
 
     def __init__(self, call: OpenAICall) -> None:
@@ -67,17 +67,17 @@ class MessageParser:
         self.has_reasoned = False
 
     def feed(self, text: str) -> list[Json]:
-        """Read more text."""
+        """Parse more text."""
         return self._deltas(self._parser.feed(text))
 
     def finish(self, reason: FinishReason) -> list[Json]:
-        """End the text."""
+        """Finish the text."""
         return self._deltas(self._parser.finish(is_cut=reason is FinishReason.LENGTH))
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """Return the message's finish reason, once it is finished.
+        """Return the message's finish reason, once it has finished.
 
-        As in OpenAI's API, the call of a function that the caller named ends with `stop`.
+        As in OpenAI's API, a call of a function that the caller specified finishes with `stop`.
         """
         if reason is FinishReason.STOP and self.complete and not self._call.names_function:
             return TOOL_CALLS
@@ -111,7 +111,7 @@ class MessageParser:
 
 
 class MessageStream(EventStream):
-    """Turns the answers of one call into server-sent events. The first delta has no content."""
+    """Turns the choices of one call into server-sent events. The first delta has no content."""
 
     def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
         super().__init__(call, answer_id, created_s)
@@ -149,13 +149,13 @@ class MessageStream(EventStream):
         )
 
     def _log_probs(self, index: int) -> Json | None:
-        """Return the field `logprobs` of the tokens since the last event."""
+        """Return the field `logprobs` for the tokens since the last event."""
         tokens, self._tokens[index] = self._tokens[index], []
         return self._shape.log_probs_of(tokens) if tokens else None
 
 
 class CollectedChat(WholeAnswer):
-    """Collects the answers of one call into one object; parses each as it comes."""
+    """Collects the choices of one call into one object, parsing each as it arrives."""
 
     def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
         super().__init__(call, answer_id, created_s)
@@ -179,7 +179,7 @@ class CollectedChat(WholeAnswer):
 
 
 class JoinedDeltas:
-    """Joins the deltas of one answer to the fields of a message."""
+    """Joins the deltas of one choice into the fields of a message."""
 
     def __init__(self) -> None:
         self._content, self._reasoning = StringIO(), StringIO()
@@ -200,7 +200,7 @@ class JoinedDeltas:
         Content is null if the message has only calls.
 
         Args:
-            kept: the indexes of the calls that stay calls; others become text.
+            kept: indexes of the calls that remain calls; others become text.
         """
         calls = []
         for index, (call, arguments) in sorted(self._calls.items()):
@@ -253,7 +253,7 @@ class OpenAIAdapter:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsAdapter:
-    """The API that an engine for text has no answers to."""
+    """Refuses embeddings: this server generates text."""
 
     name: str = "embeddings"
 
@@ -268,13 +268,13 @@ class EmbeddingsAdapter:
 
 
 def usable_defaults(recommended: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the authors' recommendations that a body accepts; log the others.
+    """Return the recommended defaults that a body accepts; log the others.
 
-    With another value, such as a `top_k` of 2000, each request that omits the field would be
+    With an unsupported value, such as a `top_k` of 2000, each request that omits the field would be
     refused.
 
     Args:
-        recommended: the values of `generation_config.json`, by the names of the predict body.
+        recommended: the values of `generation_config.json`, by the predict body's field names.
     """
     usable = {}
     for name, value in recommended.items():
@@ -318,7 +318,7 @@ class TokenizeAdapter:
     Attributes:
         chat: reads bodies with `messages`.
         completion: reads bodies with `prompt`.
-        context_tokens: the engine's limit of prompt and answer.
+        context_tokens: the engine's limit of prompt and output.
     """
 
     chat: OpenAIAdapter
@@ -345,7 +345,8 @@ class TokenizeAdapter:
             raise InvalidRequest(
                 f"prompt holds {1 + len(others)} prompts; send one.", param="prompt"
             )
-        if request.prompt_ids is not None:  # those of a prompt beyond the context were not checked
+        # the ids of a prompt beyond the context were not checked
+        if request.prompt_ids is not None:
             token_ids([*request.prompt_ids], "prompt", "prompt")
         request = replace(
             request, max_tokens=0, guide=None, echo=False, prompt_details=True, counts_only=True
@@ -359,10 +360,10 @@ class TokenizeAdapter:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizeAdapter:
-    """Returns the text of token ids, special tokens included.
+    """Returns the text of token ids, including special tokens.
 
     Attributes:
-        completion: reads them as a prompt.
+        completion: parses the ids as a prompt.
     """
 
     completion: OpenAIAdapter

@@ -1,4 +1,4 @@
-"""Choices of either API, whole objects, event streams and errors.
+"""Choices of both APIs, whole objects, event streams and errors.
 
 The contents and order of streams follow
 https://platform.openai.com/docs/api-reference/chat-streaming.
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 
 class Shape(Protocol):
-    """The choices of one API."""
+    """Builds the choices of one API."""
 
     id_prefix: ClassVar[str]
     whole_object: ClassVar[str]
@@ -47,20 +47,20 @@ class Shape(Protocol):
         """Return a choice with more text, after `offset` characters."""
 
     def ending(self, index: int, reason: FinishReason) -> Json:
-        """Return the last choice."""
+        """Return the last part of a choice."""
 
     def whole(self, index: int, text: str, reason: FinishReason) -> Json:
         """Return a complete choice without its log probabilities."""
 
     def collector(self) -> LogProbs | None:
-        """Return what collects the log probabilities of a choice; None if none are requested."""
+        """Return the collector of a choice's log probabilities; None if none are requested."""
 
 
 class LogProbs(Protocol):
-    """The log probabilities of one choice, encoded as they come: 20 alternatives take 100 µs."""
+    """The log probabilities of one choice, encoded as they arrive: 20 alternatives take 100 µs."""
 
     def add(self, tokens: Sequence[Token]) -> None:
-        """Encode those of the next tokens."""
+        """Encode the log probabilities of the next tokens."""
 
     def json(self) -> bytes:
         """Return the field `logprobs`."""
@@ -71,13 +71,13 @@ class OpenAICall:
     """A parsed body.
 
     Attributes:
-        requests: one for each prompt.
+        requests: one per prompt.
         model: the caller's name of the model; echoed.
-        include_usage: whether a stream ends with the usage.
-        new_parser: makes a parser of reasoning and tool calls for each answer; None for text.
-        forces_call: whether `tool_choice` asks for a call.
-        names_function: whether it names the function.
-        include_reasoning: whether the answers hold the reasoning.
+        include_usage: a stream ends with the usage.
+        new_parser: creates a parser of reasoning and tool calls for each choice; None for text.
+        forces_call: `tool_choice` requires a call.
+        names_function: `tool_choice` specifies the function.
+        include_reasoning: the response includes the reasoning.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -97,10 +97,10 @@ class OpenAICall:
 
 @dataclass(frozen=True, slots=True)
 class ChatShape:
-    """Messages and their deltas.
+    """Builds messages and their deltas.
 
     Attributes:
-        alternatives: number of alternatives per token; None for no log probabilities. Where it is 1
+        alternatives: number of alternatives per token; None without log probabilities. If it is 1
             and the engine reported none, the chosen token is the likeliest.
     """
 
@@ -164,10 +164,10 @@ class _ChatLogProbs:
 
 @dataclass(frozen=True, slots=True)
 class CompletionShape:
-    """Texts, whole or in parts.
+    """Builds texts, whole or in parts.
 
     Attributes:
-        log_probs: the number of alternatives; None for no log probabilities.
+        log_probs: number of alternatives; None without log probabilities.
     """
 
     id_prefix: ClassVar[str] = "cmpl-"
@@ -207,7 +207,7 @@ class CompletionShape:
         }
 
     def log_probs_of(self, tokens: Sequence[Token], offset: int) -> Json | None:
-        """Return the field `logprobs` of tokens after so many characters, if there are any."""
+        """Return the field `logprobs` of tokens after so many characters, if requested."""
         if self.log_probs is None or not tokens:
             return None
         offsets = []
@@ -252,7 +252,7 @@ def chunk_choice(
     log_probs: Json | None = None,
     reason: str | None = None,
 ) -> Json:
-    """Build a choice of a chunk of a chat."""
+    """Build a choice of a chat chunk."""
     return {
         "index": index,
         "delta": delta,
@@ -268,7 +268,7 @@ def _with_bytes(text: str, log_prob: float | None) -> Json:
 def _likeliest(token: Token) -> dict[str, float] | None:
     """Return log probabilities of the alternatives and of the chosen token, by their texts.
 
-    Of tokens with the same text the likeliest counts. The first token of a prompt has none.
+    Of tokens with the same text, the likeliest is used. The first token of a prompt has none.
     """
     if token.log_prob is None:
         return None
@@ -284,27 +284,28 @@ DONE = b"data: [DONE]\n\n"
 
 
 class UsageCount:
-    """Tokens of a whole call. A prompt counts once, regardless of its choices.
+    """Tokens of a whole call. A prompt is counted once, regardless of its choices.
 
-    A stream can have the sums in every event, so these do not take longer with more answers.
+    A stream can include the totals in every event, so updating them must not take longer with more
+    choices.
     """
 
     def __init__(self, call: OpenAICall) -> None:
         self._choices_each = call.n
         self._prompts = _Numbers()
         self._completions = _Numbers()
-        self._cached = _Numbers()  # of each prompt, of its choice that found fewest
+        self._cached = _Numbers()  # of each prompt, for its choice with the fewest
         self._reasoning = _Numbers()
         self._counts_reasoning = False
         self._reasoned: set[int] = set()
 
     def begin(self, item: AnswerItem) -> None:
-        """Count the prompt of an answer, before its first text."""
+        """Count the prompt of a choice before its first text."""
         if item.usage is not None:
             self._add_prompt(item.index, item.usage)
 
     def add(self, item: AnswerItem, *, has_reasoned: bool = False) -> None:
-        """Count an answer, or replace its earlier count."""
+        """Count a choice, replacing its earlier count."""
         index, usage = item.index, item.usage
         if usage is None:
             return
@@ -338,7 +339,7 @@ class UsageCount:
 
 
 class _Numbers(dict[int, int]):
-    """Numbers and their sum."""
+    """Numbers and their running sum."""
 
     sum = 0
 
@@ -348,10 +349,10 @@ class _Numbers(dict[int, int]):
 
 
 class WholeAnswer(WholeWriter):
-    """Collects the answers of one call into one object.
+    """Collects the choices of one call into one object.
 
     Args:
-        answer_id: unique, without the API's prefix.
+        answer_id: unique id, without the API's prefix.
         created_s: seconds since 1970.
     """
 
@@ -381,7 +382,7 @@ class WholeAnswer(WholeWriter):
     def choice(
         self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount
     ) -> dict[str, Any]:
-        """Build the choice of one answer without log probabilities, and count its tokens."""
+        """Build one choice without log probabilities, and count its tokens."""
         usage.add(end)
         return self.call.shape.whole(end.index, answer.text, end.reason)
 
@@ -392,10 +393,10 @@ class WholeAnswer(WholeWriter):
 
 
 class EventStream:
-    """Turns the answers of one call into server-sent events.
+    """Turns the choices of one call into server-sent events.
 
     Args:
-        answer_id: unique, without the API's prefix.
+        answer_id: unique id, without the API's prefix.
         created_s: seconds since 1970.
     """
 
@@ -454,7 +455,7 @@ def _head(call: OpenAICall, kind: str, answer_id: str, created_s: int) -> dict[s
 
 
 def error_body(error: TrussError) -> dict[str, Any]:
-    """Build the body of an error response. `code` is a code of this project."""
+    """Build the body of an error response. `code` is one of this project's codes."""
     return {
         "error": {
             "message": error.message,

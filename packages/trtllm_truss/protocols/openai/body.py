@@ -46,7 +46,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 
 def template_variables(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of a chat template.
+    """Return the variables for the chat template.
 
     Raises:
         InvalidRequest: a name has another meaning in templates, or the values are too long.
@@ -55,7 +55,7 @@ def template_variables(values: Mapping[str, Any]) -> dict[str, Any]:
         return {}  # the encoder below leaves itself to the garbage collector
     for name, remedy in _REFUSED_VARIABLES.items():
         if name in values:
-            raise InvalidRequest(f"{_FIELD} holds {name}; {remedy}.", param=_FIELD)
+            raise InvalidRequest(f"{_FIELD} contains {name}; {remedy}.", param=_FIELD)
     characters = 0
     for part in _ENCODER.iterencode(values):  # lazily: they can be megabytes
         characters += len(part)
@@ -69,19 +69,19 @@ def template_variables(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ChatExtensions(SharedFields):
-    """Variables of the chat template beyond OpenAI's fields; the names are vLLM's."""
+    """Variables of the chat template beyond OpenAI's fields, by vLLM's names."""
 
     add_generation_prompt: bool | None = Field(
-        None, description="Begin the assistant's answer in the prompt; default: true."
+        None, description="Start the assistant's turn in the prompt; default: true."
     )
     continue_final_message: bool = Field(
-        False, description="Continue the last message, which is the assistant's."
+        False, description="Continue the last message, which must be the assistant's."
     )
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further variables of the template, such as `enable_thinking`; at most "
-        f"{MAX_TEMPLATE_VARIABLES_CHARACTERS:,} characters as JSON. Control tokens in them are "
-        "plain text.",
+        description="Further template variables, such as `enable_thinking`; at most "
+        f"{MAX_TEMPLATE_VARIABLES_CHARACTERS:,} characters as JSON. Control tokens in them "
+        "are plain text.",
     )
 
 
@@ -89,19 +89,19 @@ class ChatFields(ChatExtensions):
     """Fields of `/v1/chat/completions`."""
 
     messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
-        description="The conversation, for the tokenizer's chat template; content is text, or "
+        description="The conversation, for the tokenizer's chat template; content is text or "
         "parts of type text. `developer` means `system`."
     )
     max_completion_tokens: int | None = Field(
         None, ge=1, le=INT32_MAX, description="The newer name of max_tokens; overrides it."
     )
-    logprobs: bool = Field(False, description="Log probabilities of the answer's tokens.")
+    logprobs: bool = Field(False, description="Log probabilities of the generated tokens.")
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=20,
-        description="Alternatives to report for each token; requires logprobs. More than 0, or in "
-        "greedy decoding 1, needs an engine that reports them.",
+        description="Alternatives to report per token; requires logprobs. Values above 0 (above "
+        "1 in greedy decoding) need an engine that reports alternatives.",
     )
     tools: list[Any] | None = Field(
         None,
@@ -114,13 +114,13 @@ class ChatFields(ChatExtensions):
         "`auto`.",
     )
     parallel_tool_calls: bool = Field(
-        True, description="Allow several calls in one answer; false returns the first only."
+        True, description="Allow several calls in one response; false returns only the first."
     )
     reasoning_effort: NonEmpty | None = Field(
-        None, description="Given to the chat template under this name."
+        None, description="Passed to the chat template under this name."
     )
     include_reasoning: bool = Field(
-        True, description="Return the reasoning; false leaves it out, and counts it all the same."
+        True, description="Return the reasoning; false omits it, but still counts it."
     )
 
 
@@ -151,9 +151,9 @@ SHARED_UNUSED = {
 CHAT_UNUSED = {
     **SHARED_UNUSED,
     **dict.fromkeys(("metadata", "store"), "answers are not stored"),
-    "prediction": "a prediction changes only the speed of an answer",
+    "prediction": "a prediction only affects the speed",
     "service_tier": "the server has one tier",
-    "verbosity": "only OpenAI's models know it",
+    "verbosity": "only OpenAI's models use it",
 }
 
 _ALL_CHAT_REFUSED = {**REFUSED_EXTENSIONS, **CHAT_REFUSED}
@@ -170,10 +170,10 @@ def parse_chat(
     """Parse a body of `/v1/chat/completions`.
 
     Args:
-        defaults: values for omitted fields, by the names of the predict body; then OpenAI's
-            defaults apply.
+        defaults: values for omitted fields, by the predict body's field names; OpenAI's defaults
+            apply after them.
         formats: the model's formats of tool calls and reasoning.
-        top_is_chosen: report the chosen token as the one alternative, as LMI does.
+        top_is_chosen: report the chosen token as the only alternative, as LMI does.
 
     Raises:
         InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
@@ -228,7 +228,7 @@ def chat_format(fields: ChatExtensions, last_role: str, reasoning_effort: str | 
     """Return the arguments of the chat template.
 
     Args:
-        reasoning_effort: the value for the template; None for none.
+        reasoning_effort: value for the template; None for none.
 
     Raises:
         InvalidRequest: fields contradict each other.
@@ -260,10 +260,10 @@ Prompt = str | tuple[int, ...]
 
 
 class CompletionExtensions(SharedFields):
-    """Options of the prompt beyond OpenAI's fields; the names are vLLM's."""
+    """Prompt options beyond OpenAI's fields, by vLLM's names."""
 
     add_special_tokens: bool = Field(
-        True, description="Add BOS and the like to a prompt that is a text."
+        True, description="Add special tokens such as BOS to a text prompt."
     )
 
 
@@ -277,19 +277,19 @@ class CompletionFields(CompletionExtensions):
         16,
         ge=0,
         le=INT32_MAX,
-        description="Limit of generated tokens; 0 with `echo` returns the prompt.",
+        description="Maximum number of generated tokens; 0 with `echo` returns the prompt.",
     )
     echo: bool = Field(
         False,
-        description="Each choice begins with the prompt. With logprobs it has those of the prompt, "
-        "which needs a CPU engine.",
+        description="Prefix each choice with the prompt. With logprobs this includes the "
+        "prompt's log probabilities, which only CPU engines support.",
     )
     logprobs: int | None = Field(
         None,
         ge=0,
         le=5,
-        description="Alternatives to report for each token. More than 0, or in greedy decoding 1, "
-        "needs an engine that reports them.",
+        description="Alternatives to report per token. Values above 0 (above 1 in greedy "
+        "decoding) need an engine that reports alternatives.",
     )
     best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
 
@@ -312,8 +312,8 @@ def parse_completion(
     """Parse a body of `/v1/completions`; arguments and errors are those of `parse_chat`.
 
     Args:
-        context_tokens: of the engine, which refuses a longer prompt by its length: its ids are not
-            looked at.
+        context_tokens: context of the engine; ids of longer prompts are not checked, because their
+            length is refused.
     """
     fields = read_body(
         CompletionFields,
@@ -330,7 +330,7 @@ def parse_completion(
         names={"log_probs": "logprobs"},
     )
     if fields.echo and fields.logprobs is not None:
-        # Callers who score a prompt cut one token off the end, lm_eval for example.
+        # Callers that score a prompt, such as lm_eval, cut one token off the end.
         arguments["ignore_eos"] |= fields.max_tokens <= 1
     requests = tuple(
         GenerationRequest(
@@ -369,10 +369,10 @@ def _check_agreement(fields: CompletionFields) -> None:
 
 
 def _prompts(prompt: Any, longest: int) -> list[Prompt]:
-    """Return each prompt of the four accepted forms.
+    """Return the prompts of any of the four accepted forms.
 
     Args:
-        longest: as of `token_ids`.
+        longest: see `token_ids`.
     """
     alone = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is int
@@ -397,7 +397,8 @@ def _prompt(prompt: Any, path: str, longest: int) -> Prompt:
         if is_unicode(prompt):
             return prompt
         raise InvalidRequest(
-            f"{path} holds half of a UTF-16 surrogate pair; send whole characters.", param="prompt"
+            f"{path} contains a lone surrogate, which is not valid Unicode; send whole characters.",
+            param="prompt",
         )
     if isinstance(prompt, list) and prompt:
         return token_ids(prompt, path, "prompt", longest)
@@ -413,15 +414,15 @@ def token_ids(
     """Return a list of token ids as a tuple.
 
     Args:
-        longest: length beyond which the values do not matter, because the length is refused.
+        longest: above this length the values are not checked, because the length is refused.
 
     Raises:
-        InvalidRequest: it holds other values.
+        InvalidRequest: it contains other values.
     """
     if len(values) > longest:
         return tuple(values)
     if set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= INT32_MAX:
-        return tuple(values)  # a tenth of the time of the loop below
+        return tuple(values)  # takes a tenth of the time of the loop below
     for place, value in enumerate(values):
         if type(value) is not int or not 0 <= value <= INT32_MAX:
             raise InvalidRequest(

@@ -1,12 +1,12 @@
-"""Fields of OpenAI's APIs, and those beyond them, to arguments of a `GenerationRequest`.
+"""Convert fields of OpenAI's APIs and extensions to arguments of a `GenerationRequest`.
 
 The guide of a body is OpenAI's `response_format`, or vLLM's fields
-(https://docs.vllm.ai/en/latest/features/structured_outputs.html). Of a `response_format`, `text`,
-`json_object` and `json_schema` are OpenAI's
-(https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
-knows as a type; `regex` is the form of TensorRT-LLM's own server. TGI's form has `value`
-(https://huggingface.co/docs/text-generation-inference/conceptual/guidance): huggingface_hub makes a
-`json_object` with a `value` of a `json_schema`.
+(https://docs.vllm.ai/en/latest/features/structured_outputs.html). In `response_format`, `text`,
+`json_object` and `json_schema` are OpenAI's types
+(https://platform.openai.com/docs/guides/structured-outputs), as is `grammar`, which its client
+defines; `regex` is a type of TensorRT-LLM's own server. TGI's form has `value`
+(https://huggingface.co/docs/text-generation-inference/conceptual/guidance): huggingface_hub turns a
+`json_schema` into a `json_object` with a `value`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trtllm_truss.requests import REST_OF_CONTEXT, Guide, Language
 from trtllm_truss.validation import Strict, shown, shown_name
 
 _OPENAIS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop")
-"""Fields of the table that are OpenAI's."""
+"""Fields of the table that OpenAI defines."""
 
 REFUSED_EXTENSIONS = {
     **UNSERVED,
@@ -73,8 +73,7 @@ REFUSED_EXTENSIONS = {
     "top_p_min": Unsupported("the engine's decay of top_p is not available", (0,)),
     "use_beam_search": Unsupported("beam_width chooses it", (False,)),
 }
-"""Unsupported fields of vLLM, of SGLang, which routers add to every body, and of TensorRT-LLM's
-server."""
+"""Unsupported fields of vLLM, SGLang (whose routers add them to every body) and trtllm-serve."""
 
 UNUSED_EXTENSIONS = {
     "client_metadata": "it describes the client, such as Codex, to its own server",
@@ -97,9 +96,9 @@ class OpenAIExtensions(Strict):
 
     structured_outputs: dict[str, Any] | None = Field(
         None,
-        description="The form of the answer: one of `json` (a schema), `json_object` (true), "
-        "`regex`, `choice` (a list of texts) and `grammar` (EBNF); `disable_any_whitespace` may be "
-        "here too.",
+        description="The format of the output: one of `json` (a schema), `json_object` (true), "
+        "`regex`, `choice` (a list of texts) and `grammar` (EBNF); "
+        "`disable_any_whitespace` is also accepted here.",
     )
     guided_json: dict[str, Any] | str | None = Field(
         None, description="The older form of `structured_outputs.json`."
@@ -120,20 +119,21 @@ class SharedFields(OpenAIExtensions):
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
         "model",
-        description="Echoed, by default config.yaml's `model_name`; one model is served, by any "
-        "name. The name of an adapter chooses it.",
+        description="Echoed; default: `model_name` in config.yaml. One model is served under any "
+        "name. An adapter's name selects the adapter.",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
         le=INT32_MAX,
-        description="Limit of generated tokens; at most, and by default, the rest of the context.",
+        description="Maximum number of generated tokens; at most, and by default, the rest of "
+        "the context.",
     )
-    n: int = Field(1, ge=1, le=128, description="Choices for each prompt.")
+    n: int = Field(1, ge=1, le=128, description="Number of choices per prompt.")
     stop: Words = body_field(
-        "stop_words", description='A text, or a list of them, that end a choice; `""` is none.'
+        "stop_words", description='A text or a list of texts that finish a choice; `""` means none.'
     )
-    stream: bool = Field(False, description="Server-sent events, the last one `[DONE]`.")
+    stream: bool = Field(False, description="Server-sent events; the last one is `[DONE]`.")
     stream_options: StreamOptions | None = Field(
         None,
         description="`include_usage`; with it, `continuous_usage_stats` adds the usage so far to "
@@ -147,13 +147,13 @@ class SharedFields(OpenAIExtensions):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(
         default_factory=dict,
         max_length=MAX_BIASED_TOKENS,
-        description="Values added to logits, by token id; needs a checkpoint as engine.",
+        description="Offsets added to logits, by token id; requires a checkpoint.",
     )
     response_format: dict[str, Any] | None = Field(
         None,
-        description="`text`, `json_object`, `json_schema`; beyond OpenAI's: `regex` and `grammar` "
-        "(EBNF), each with its text under the same name; TGI's form has `value` instead. A "
-        "`json_object` may hold a schema as `schema`.",
+        description="`text`, `json_object`, `json_schema`; beyond OpenAI's, `regex` and "
+        "`grammar` (EBNF), each with its text under the same name; TGI's form uses `value` "
+        "instead. A `json_object` may contain a schema as `schema`.",
     )
 
 
@@ -171,7 +171,7 @@ def read_body(
     """Validate the fields of a body. A field that is null counts as omitted.
 
     Args:
-        defaults: values for omitted fields, by the names of the predict body.
+        defaults: values for omitted fields, by the predict body's field names.
         unused: fields without effect, with the reasons.
 
     Raises:
@@ -206,10 +206,10 @@ _BLANKS = "disable_any_whitespace"
 
 
 def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Guide | None]:
-    """Return the guide, and the name of its field, which means nothing without a guide.
+    """Return the guide and the name of its field, which is meaningless without a guide.
 
     Raises:
-        InvalidRequest: a field is malformed, or several constrain the answer.
+        InvalidRequest: a field is malformed, or several constrain the output.
     """
     guides = {
         FLAT_PATH: text_format,
@@ -223,7 +223,7 @@ def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Gu
     given = [name for name, guide in guides.items() if guide is not None]
     if len(given) > 1:
         raise InvalidRequest(
-            f"{' and '.join(given)} both constrain the answer; send one of them.", param=given[1]
+            f"{' and '.join(given)} both constrain the output; send one of them.", param=given[1]
         )
     name = given[0] if given else "response_format"
     return name, guides[name]
@@ -242,7 +242,9 @@ def _structured(options: Mapping[str, Any]) -> Guide | None:
     if not given:
         return None
     if len(given) > 1:
-        raise InvalidRequest(f"{field} holds {' and '.join(given)}; send one of them.", param=field)
+        raise InvalidRequest(
+            f"{field} contains {' and '.join(given)}; send one of them.", param=field
+        )
     return _guide(given[0], options[given[0]], f"{field}.{given[0]}", field)
 
 
@@ -267,9 +269,9 @@ def _guide(kind: str, value: Any, name: str, param: str) -> Guide:
 
 
 def _alternatives(value: Any, name: str, param: str) -> str:
-    """Write a grammar of texts; JSON's escapes are EBNF's."""
+    """Write a grammar of alternative texts; JSON's escapes are valid in EBNF."""
     if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
-        raise wrong(name, value, "a list of texts, none of them empty", param)
+        raise wrong(name, value, "a list of non-empty strings", param)
     check_size(value, name, param)
     texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
     return bounded(f"root ::= {texts}", name, param)
@@ -281,10 +283,10 @@ def read_response_format(
     """Return the guide of a `response_format`; None for unrestricted text.
 
     Args:
-        flat: whether it is the `text.format` of Responses, which holds the schema itself.
+        flat: it is the `text.format` of Responses, which contains the schema itself.
 
     Raises:
-        InvalidRequest: its type is unknown, or it lacks the key that its type requires.
+        InvalidRequest: its type is unknown, or the key that its type requires is missing.
     """
     if response_format is None:
         return None
@@ -300,7 +302,7 @@ def read_response_format(
         holder = path if flat else f"{path}.json_schema"
         description = response_format if flat else _value(response_format, "json_schema")
         if not isinstance(description, Mapping):
-            raise wrong(holder, description, "an object that holds the schema", path)
+            raise wrong(holder, description, "an object that contains the schema", path)
         strict = description.get("strict")
         if strict is not None and not isinstance(strict, bool):
             raise wrong(f"{holder}.strict", strict, "true or false", path)
@@ -312,13 +314,13 @@ def read_response_format(
 
 
 def _value(response_format: Mapping[str, Any], kind: str) -> Any:
-    """Return the value of a type, which TGI's clients send as `value`."""
+    """Return the value of a type, which TGI clients send as `value`."""
     value = response_format.get(kind)
     return response_format.get("value") if value is None else value
 
 
 _NAMES = {**attribute_names("openai"), "prompt_ids": "prompt", "guide": "response_format"}
-"""Names of a request's attributes in both APIs, where they differ."""
+"""Names of request attributes in both APIs, where they differ."""
 
 
 def generation_arguments(
@@ -333,8 +335,8 @@ def generation_arguments(
 
     Args:
         max_tokens: the limit; None for the rest of the context.
-        names: this API's own names of a request's attributes.
-        text_format: the guide of `text.format`, which Responses has for `response_format`.
+        names: this API's own names of request attributes.
+        text_format: the guide of `text.format`, which replaces `response_format` in Responses.
 
     Raises:
         InvalidRequest: fields contradict each other.
@@ -358,7 +360,7 @@ def generation_arguments(
 
 
 def stream_options(fields: SharedFields) -> StreamOptions:
-    """Return the options of the stream.
+    """Return the stream options.
 
     Raises:
         InvalidRequest: `stream_options` without a stream, or with an unsupported option.

@@ -1,4 +1,4 @@
-"""`tools` and `tool_choice` to a `ToolUse`."""
+"""Convert `tools` and `tool_choice` to a `ToolUse`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_flat_tool_use(
     """Read the tools of Responses, whose keys are not under `function`.
 
     Raises:
-        InvalidRequest: as of `read_tool_use`, or two tools have one name for the model.
+        InvalidRequest: as for `read_tool_use`, or two tools have the same name for the model.
     """
     placed: list[tuple[str, Mapping[str, Any]]] = []
     origins: dict[str, Origin] = {}
@@ -74,7 +74,7 @@ def _placed(tools: Sequence[Any]) -> Iterator[tuple[str, Any, Mapping[str, Any] 
             continue
         name, members = tool.get("name"), tool.get("tools")
         if not isinstance(name, str) or not name:
-            raise wrong(f"{path}.name", name, "a text that is not empty")
+            raise wrong(f"{path}.name", name, "a non-empty string")
         if not isinstance(members, list):
             raise wrong(f"{path}.tools", members, "a list of functions")
         for inner, member in enumerate(members):
@@ -82,7 +82,7 @@ def _placed(tools: Sequence[Any]) -> Iterator[tuple[str, Any, Mapping[str, Any] 
 
 
 def _describe_namespace(function: dict[str, Any], space: Mapping[str, Any]) -> None:
-    """Put the description of a namespace into that of its first function."""
+    """Prepend a namespace's description to that of its first function."""
     if text := space.get("description"):
         own = function.get("description")
         head = f"{flat_name('*', space['name'])}: {text}"
@@ -90,7 +90,7 @@ def _describe_namespace(function: dict[str, Any], space: Mapping[str, Any]) -> N
 
 
 def _check_format(form: Any, path: str) -> None:
-    """Refuse the format of a custom tool that the answer would not keep to."""
+    """Refuse a custom tool's format, which the output would not follow."""
     kind = form.get("type") if isinstance(form, Mapping) else form
     if kind not in (None, "text"):
         raise InvalidRequest(
@@ -109,11 +109,11 @@ def _tool_use(
     *,
     parallel: bool,
 ) -> ToolUse:
-    """Check functions and choose from them.
+    """Check the functions and apply the choice.
 
     Args:
-        described: the functions in the form of chat templates.
-        holder: the key of a function's keys in a choice; None if it has them itself.
+        described: the functions in the form that chat templates expect.
+        holder: the key that contains a function's keys in a choice; None if they are not nested.
     """
     offered = {
         function.get("name"): read_tool(
@@ -124,7 +124,7 @@ def _tool_use(
     mode, names = _read_choice(choice, holder, origins or {})
     unknown = [name for name in names or () if name not in offered]
     if unknown or (mode == "required" and not offered):
-        wanted = f"name a function of tools, not {shown(unknown[0])}" if unknown else "send tools"
+        wanted = f"name a function in tools, not {shown(unknown[0])}" if unknown else "send tools"
         raise InvalidRequest(f"tool_choice is {shown(choice)}; {wanted}.", param="tool_choice")
     if mode == "none" or not offered:
         return ToolUse()
@@ -140,7 +140,7 @@ def _tool_use(
 def _read_choice(
     choice: Any, holder: str | None, origins: Origins
 ) -> tuple[str, Collection[str] | None]:
-    """Return the mode and the names of the functions to choose from, in order; None for all."""
+    """Return the mode and the names of the selectable functions, in order; None for all."""
     if choice is None or choice in ("auto", "none", "required"):
         return choice or "auto", None
     kind = choice.get("type") if isinstance(choice, Mapping) else None
@@ -165,7 +165,7 @@ def _read_choice(
 
 
 def _named(entries: Iterable[Any], holder: str | None, origins: Origins) -> list[str]:
-    """Return the names of the functions of choices, as the model knows them."""
+    """Return the names of the chosen functions, as the model knows them."""
     flat_names: defaultdict[tuple[str, Any], set[str]] = defaultdict(set)
     for flat, (name, namespace, _) in origins.items():
         for key in ((name, namespace), (name, None), (flat, None)):

@@ -1,4 +1,4 @@
-"""Responses: the items of one answer, whole or in the events in which they grow.
+"""Responses: the output items of one choice, whole or as events while they grow.
 
 The contents and order of events follow
 https://platform.openai.com/docs/api-reference/responses-streaming.
@@ -43,26 +43,26 @@ _CHANNELS = {
     "function_call": ("fc", "function_call_arguments"),
     "custom_tool_call": ("ctc", "custom_tool_call_input"),
 }
-"""The prefix of the id of an item, and the name of the events of its text, by its type."""
+"""The prefix of an item's id, and the name of the events of its text, by item type."""
 
 _SUMMARY = "reasoning_summary_text"
 
 
 class OutputItems:
-    """Builds the items of one answer from the parser's events.
+    """Builds the output items of one choice from the parser's events.
 
     `read` and `finish` return OpenAI's events without their sequence numbers.
 
     Args:
-        answer_id: makes the ids of items and calls unique.
+        answer_id: makes ids of items and calls unique.
         origins: the tools behind functions.
-        summarizes: reasoning is the text of its item's `summary`, where OpenAI's clients read it,
-            instead of `content`.
+        summarizes: return reasoning as its item's `summary`, where OpenAI's clients read it,
+            instead of as `content`.
 
     Attributes:
-        items: the items that have ended.
-        has_reasoned: whether there was reasoning.
-        has_cut_call: whether a call ended without whole arguments.
+        items: the finished items.
+        has_reasoned: there was reasoning.
+        has_cut_call: a call finished without complete arguments.
     """
 
     def __init__(self, answer_id: str, origins: Origins, *, summarizes: bool = False) -> None:
@@ -81,7 +81,7 @@ class OutputItems:
         """Add an event of the parser.
 
         Args:
-            log_probs: those of the text's tokens, as in a message's `logprobs`.
+            log_probs: log probabilities of the text's tokens, as in a message's `logprobs`.
         """
         if isinstance(event, ParsedText):
             return [*self._continue("message"), self._delta(event.text, log_probs)]
@@ -92,13 +92,13 @@ class OutputItems:
             return [*self._end(), *self._begin_call(event.name)]
         if isinstance(event, ArgumentsDelta):
             delta = self._delta(event.json)
-            # The input of a custom tool is a string within these arguments.
+            # A custom tool's input is a string within these arguments.
             return [] if self._is_custom() else [delta]
         self.has_cut_call |= not event.complete
         return self._end(is_whole=event.complete)
 
     def finish(self, reason: FinishReason) -> list[Json]:
-        """End the answer. Without text and calls it gets an empty message."""
+        """Finish the choice. If it has neither text nor calls, it gets an empty message."""
         has_stopped = reason is FinishReason.STOP
         events = self._end(is_whole=has_stopped)
         if not self.items or (has_stopped and self.items[-1]["type"] == "reasoning"):
@@ -145,7 +145,7 @@ class OutputItems:
         return [added, self._event("response.content_part.added", part=part)]
 
     def _channel(self, kind: str) -> str:
-        """Return the name of the events of an item's text."""
+        """Return the name of the events for an item's text."""
         return _SUMMARY if kind == "reasoning" and self._summarizes else _CHANNELS[kind][1]
 
     def _delta(self, text: str, log_probs: Sequence[Json] = ()) -> Json:
@@ -159,7 +159,10 @@ class OutputItems:
         return event
 
     def _end(self, *, is_whole: bool = True) -> list[Json]:
-        """End the open item, if there is one. The arguments of a cut call are never announced."""
+        """Finish the open item, if there is one.
+
+        The arguments of a truncated call are never announced.
+        """
         if self._item is None:
             return []
         kind, text, events = self._item["type"], "".join(self._texts), []
@@ -203,10 +206,10 @@ class OutputItems:
 
 
 def without_cut_calls(events: Iterable[Event]) -> Iterator[Event]:
-    """Turn calls without whole arguments into text.
+    """Turn calls with incomplete arguments into text.
 
     Args:
-        events: all events of an answer.
+        events: all events of a choice.
     """
     events = list(events)
     cut = {event.index for event in events if isinstance(event, CallEnded) and not event.complete}
@@ -220,7 +223,7 @@ def without_cut_calls(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _without_bytes(log_probs: Iterable[Json]) -> list[Json]:
-    """Return log probabilities in the form of events."""
+    """Return log probabilities in the form that events use."""
     return [
         {
             "token": token["token"],
@@ -235,10 +238,10 @@ def _without_bytes(log_probs: Iterable[Json]) -> list[Json]:
 
 
 class ResponseObject:
-    """The answer of one call.
+    """The response to one call.
 
     Args:
-        answer_id: unique, without the API's prefix.
+        answer_id: unique id, without the API's prefix.
         created_s: seconds since 1970.
 
     Attributes:
@@ -272,7 +275,7 @@ class ResponseObject:
         return [ParsedText(text)] if self._parser is None else self._parser.feed(text)
 
     def finish(self, reason: FinishReason) -> Sequence[Event]:
-        """End the text."""
+        """Finish the text."""
         if self._parser is None:
             return ()
         return self._parser.finish(is_cut=reason is FinishReason.LENGTH)
@@ -302,14 +305,14 @@ class ResponseObject:
         return fields
 
     def failed(self, error: TrussError) -> Json:
-        """Return the response with the items that ended before an error."""
+        """Return the response with the items that finished before an error."""
         details = {"code": _error_code(error), "message": error.message}
         items = self.output.items
         return {**self._fields, "status": "failed", "error": details, "output": items}
 
 
 class WholeResponse(WholeWriter):
-    """Collects the answer of one call into one response."""
+    """Collects the choice of one call into one response."""
 
     def __init__(self, answer: ResponseObject) -> None:
         super().__init__()
@@ -327,7 +330,7 @@ class WholeResponse(WholeWriter):
 
 
 class ResponseEvents:
-    """Turns the answer of one call into server-sent events."""
+    """Turns the choice of one call into server-sent events."""
 
     def __init__(self, answer: ResponseObject) -> None:
         self._answer = answer
@@ -391,7 +394,7 @@ def _usage(usage: Usage, *, has_reasoned: bool) -> dict[str, Any]:
 
 
 def _error_code(error: TrussError) -> str:
-    """Return the code of OpenAI's that is nearest."""
+    """Return OpenAI's closest error code."""
     if isinstance(error, RequestError):
         return "invalid_prompt"
     return "rate_limit_exceeded" if isinstance(error, QueueFull) else "server_error"

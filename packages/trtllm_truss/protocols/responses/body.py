@@ -60,28 +60,28 @@ class ResponsesFields(ChatExtensions):
     """Fields of `/v1/responses`."""
 
     input: Any = Field(
-        description="A text, or items of type `message`, `function_call`, `function_call_output`, "
-        "`custom_tool_call`, `custom_tool_call_output` and `reasoning`; content is text, or parts "
-        "of it. `developer` means `system`."
+        description="A text, or items of type `message`, `function_call`, "
+        "`function_call_output`, `custom_tool_call`, `custom_tool_call_output` and "
+        "`reasoning`; content is text or parts of text. `developer` means `system`."
     )
     instructions: str | None = Field(None, description="The system message before the input.")
     max_output_tokens: int | None = Field(
         None,
         ge=1,
         le=INT32_MAX,
-        description="Limit of generated tokens, reasoning included; at most, and by default, the "
-        "rest of the context.",
+        description="Maximum number of generated tokens, including reasoning; at most, and by "
+        "default, the rest of the context.",
     )
     text: TextOptions = Field(
         default_factory=TextOptions,
-        description="`format`: `text`, `json_object`, `json_schema`, or beyond OpenAI's `regex` "
+        description="`format`: `text`, `json_object`, `json_schema`; beyond OpenAI's, `regex` "
         "and `grammar`. `verbosity` has no effect.",
     )
     reasoning: Reasoning = Field(
         default_factory=Reasoning,
-        description="`effort` is given to the chat template as `reasoning_effort`. With "
-        "`summary`, of any value, the reasoning is returned in full as the item's `summary`, in "
-        "which OpenAI's clients look for it; else as its `content`.",
+        description="`effort` is passed to the chat template as `reasoning_effort`. With "
+        "`summary`, whatever its value, the full reasoning is returned as the item's "
+        "`summary`, where OpenAI's clients look for it; otherwise as its `content`.",
     )
     include: list[
         Literal[
@@ -97,15 +97,15 @@ class ResponsesFields(ChatExtensions):
     ] = Field(
         default_factory=list,
         max_length=64,
-        description=f"`{LOG_PROBS}`: log probabilities of the text's tokens, without tools or "
-        "reasoning only. OpenAI's other values have no effect.",
+        description=f"`{LOG_PROBS}`: log probabilities of the text's tokens; only without tools "
+        "or reasoning. OpenAI's other values have no effect.",
     )
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=20,
-        description=f"Alternatives to report for each token; requires `{LOG_PROBS}`. More than 0, "
-        "or in greedy decoding 1, needs an engine that reports them.",
+        description=f"Alternatives to report per token; requires `{LOG_PROBS}`. Values above 0 "
+        "(above 1 in greedy decoding) need an engine that reports alternatives.",
     )
     tools: list[Any] | None = Field(
         None,
@@ -119,7 +119,7 @@ class ResponsesFields(ChatExtensions):
         "`auto`.",
     )
     parallel_tool_calls: bool = Field(
-        True, description="Allow several calls in one answer; false returns the first only."
+        True, description="Allow several calls in one response; false returns only the first."
     )
     stream: bool = Field(False, description="Server-sent events.")
     stream_options: StreamOptions | None = Field(
@@ -141,7 +141,7 @@ REFUSED = {
     "conversation": Unsupported("answers are not stored; send the earlier items in input"),
     "max_tokens": Unsupported("the limit is max_output_tokens"),
     "moderation": Unsupported("moderation is not available"),
-    "n": Unsupported("a response is one answer", (1,)),
+    "n": Unsupported("a response has one choice", (1,)),
     "previous_response_id": Unsupported("answers are not stored; send the earlier items in input"),
     "prompt": Unsupported("prompt templates are not stored; send instructions and input"),
     "response_format": Unsupported("the format is text.format"),
@@ -164,7 +164,7 @@ _ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
 _ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
 
 _FUNCTION = {"type": "function", "description": None, "parameters": None, "strict": None}
-"""The keys of a function that a response always has."""
+"""The keys of a function that a response always includes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +172,9 @@ class ResponsesCall:
     """A parsed body.
 
     Attributes:
-        echo: the fields of the request that the response has as well.
+        echo: request fields that the response repeats.
         alternatives: see `ChatShape`; not None only without `new_parser`.
-        new_parser: makes the parser of reasoning and tool calls; None for text.
+        new_parser: creates the parser of reasoning and tool calls; None for text.
         origins: the tools behind the functions that the model calls.
         summarizes: return reasoning as summaries.
     """
@@ -194,8 +194,8 @@ def parse_response(
     """Parse a body of `/v1/responses`.
 
     Args:
-        defaults: values for omitted fields, by the names of the predict body; then OpenAI's
-            defaults apply.
+        defaults: values for omitted fields, by the predict body's field names; OpenAI's defaults
+            apply after them.
         formats: the model's formats of tool calls and reasoning.
 
     Raises:
@@ -229,7 +229,7 @@ def parse_response(
     request, new_parser = formats.apply(request, use)
     if alternatives is not None and new_parser is not None:
         raise InvalidRequest(
-            f"include has {LOG_PROBS}, which is not available beside tools or reasoning; leave it "
+            f"include has {LOG_PROBS}, which is not available with tools or reasoning; leave it "
             "out.",
             param="include",
         )
@@ -256,10 +256,10 @@ def _alternatives(fields: ResponsesFields) -> int | None:
 
 
 def _echo(fields: ResponsesFields) -> dict[str, Any]:
-    """Return the fields of the request that the response has as well.
+    """Return the request fields that the response repeats.
 
     Raises:
-        InvalidRequest: one cannot be encoded as JSON.
+        InvalidRequest: a field cannot be encoded as JSON.
     """
     text = fields.text
     echo = {
@@ -291,8 +291,8 @@ def _echo(fields: ResponsesFields) -> dict[str, Any]:
             json_bytes(value)
         except ValueError:
             raise InvalidRequest(
-                f"{name} holds half of a UTF-16 surrogate pair, or a number that is out of range; "
-                "send whole characters and finite numbers.",
+                f"{name} contains a lone surrogate, which is not valid Unicode, or a number "
+                "that is out of range; send whole characters and finite numbers.",
                 param=name,
             ) from None
     return echo
