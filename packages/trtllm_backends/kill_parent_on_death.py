@@ -32,10 +32,11 @@ class KillParentOnDeath:
         )
 
     def end_parent(self) -> None:
-        """Ask Triton to end; the child process kills it if it is still there after a second.
+        """Ask Triton to exit; the child process kills it if it is still running after a second.
 
-        Triton may wait for what a dead engine owes, and each log line and response of this process
-        waits for Triton. So call this first; nothing that blocks here can delay the kill.
+        Triton may wait for responses that a dead engine owes, and each log line and response of
+        this process waits for Triton. So call this first; nothing that blocks here can delay the
+        kill.
         """
         os.kill(self._server, signal.SIGTERM)
         assert self._watcher.stdin is not None
@@ -43,5 +44,5 @@ class KillParentOnDeath:
         self._watcher.stdin.flush()
 
     def stop(self) -> None:
-        """End the child process; Triton keeps running unless `end_parent` was called."""
+        """Stop the child process; Triton keeps running unless `end_parent` was called."""
         self._watcher.communicate(b"done\n")

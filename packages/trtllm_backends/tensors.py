@@ -1,11 +1,11 @@
-"""Typed reading of one request's input tensors, and of `parameters` of config.pbtxt.
+"""Typed reading of a request's input tensors and of `parameters` in config.pbtxt.
 
 NumPy 2 also runs under a stub of Triton's Python backend that was built for NumPy 1. The
-`nvidia-pytriton` wheel has such a stub (Triton 24.10, pybind11 before 2.12). It looks for an
-array's item size at NumPy 1's offset, where NumPy 2 keeps flags, mostly zero. It then reads one
-byte over and over, which ends the process at the length of a string, and it sends no bytes. Both
-directions are repaired here. Where stub and NumPy match, as in NVIDIA's images, the repair changes
-nothing.
+`nvidia-pytriton` wheel has such a stub (Triton 24.10, pybind11 before 2.12). It reads an array's
+item size at NumPy 1's offset, where NumPy 2 keeps flags, which are mostly zero. It then reads one
+byte over and over, which kills the process at the length of a string, and it sends no bytes. This
+module repairs both directions. Where stub and NumPy match, as in NVIDIA's images, the repair
+changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trtllm_truss.literals import BOOLEANS
 
 _ITEM_SIZE_OFFSET = 32  # of `elsize` in NumPy 1's PyArray_Descr, on every 64-bit platform
 _NEW_FROM_DESCR = 94  # PyArray_NewFromDescr in the table of NumPy's C functions
-_TABLE_LENGTH = 283  # up to PyArray_SetBaseObject, the last one that pybind11 takes
+_TABLE_LENGTH = 283  # up to PyArray_SetBaseObject, the last one that pybind11 uses
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
@@ -41,10 +41,10 @@ _kept: list[Any] = []  # C code points to these
 
 
 def repair_reading() -> None:
-    """Let NumPy lay out the arrays that an old stub makes, instead of the stub's wrong item size.
+    """Let NumPy lay out the arrays that an old stub creates, instead of the stub's wrong item size.
 
-    Call it before the stub makes its first array. pybind11 2.12 and later take NumPy 2's functions
-    from another table, which is left unchanged.
+    Call it before the stub creates its first array. pybind11 2.12 and later take NumPy 2's
+    functions from another table, which is left unchanged.
     """
     if int(np.__version__.split(".")[0]) < 2 or _kept:
         return
@@ -70,8 +70,8 @@ def repair_reading() -> None:
 def readable_copy(array: NDArray[Any]) -> NDArray[Any]:
     """Copy an array so that an old stub sees its size.
 
-    Pass it to the stub and to nothing else: its dtype, which no other array shares, has lost its
-    flags. An empty array, or one of objects, is returned unchanged.
+    Pass it only to the stub: its dtype, which no other array shares, has lost its flags. An empty
+    array or an array of objects is returned unchanged.
     """
     if not array.size or array.dtype.hasobject:
         return array
@@ -89,8 +89,8 @@ class Tensors:
     """Typed access to the input tensors of one request; an absent tensor reads as its default.
 
     Raises:
-        InvalidRequest: from every reader of one value, when the tensor does not hold exactly one of
-            the type asked for. The message names the tensor, and never holds a prompt.
+        InvalidRequest: raised by every single-value reader unless the tensor holds exactly one
+            value of the requested type. The message names the tensor and never contains a prompt.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -118,7 +118,7 @@ class Tensors:
             return default
         if not math.isfinite(value):
             raise InvalidRequest(f"{name} is {value}; send a finite number.", param=name)
-        # FP32 0.9 is 0.8999999761581421; seven digits are all that FP32 carries.
+        # FP32 0.9 is 0.8999999761581421; FP32 carries only seven digits.
         return float(f"{float(value):.7g}")
 
     def flag(self, name: str, default: bool) -> bool:

@@ -1,9 +1,9 @@
-"""The commands of a build, and the supported model families with their convert scripts.
+"""The commands of a build, and the supported model families with their conversion scripts.
 
 First the family's ``convert_checkpoint.py`` converts a Hugging Face checkpoint to TensorRT-LLM's
 format; it rounds weights, and calibrates SmoothQuant and an INT8 KV cache. ``quantize.py``
-calibrates everything else, for all families. Then ``trtllm-build`` builds the engine. A build for
-the CPU has one step.
+calibrates everything else, for all families. Then ``trtllm-build`` builds the engine. A CPU build
+has one step.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trtllm_truss.settings.model import Settings
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The environment of the engine; None means unknown.
+    """The environment that the engine is built for; None means unknown.
 
     Attributes:
-        version: of TensorRT-LLM.
-        memory_bytes: of one GPU.
+        version: version of TensorRT-LLM.
+        memory_bytes: memory of one GPU.
     """
 
     version: str = PINNED_VERSION
@@ -42,7 +42,7 @@ class Target:
 
     @classmethod
     def from_host(cls, host: HostInfo) -> Target:
-        """Prefer local GPUs to config.yaml's accelerator: an engine fits the GPU that built it."""
+        """Prefer local GPUs to config.yaml's accelerator; an engine runs where it was built."""
         version = host.version_for()
         if host.gpus:
             gpu = min(host.gpus, key=lambda gpu: gpu.total_bytes)
@@ -58,7 +58,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Models that share a convert script; `releases/builds.toml` explains the columns."""
+    """Models that share a conversion script; `releases/builds.toml` explains the columns."""
 
     name: str
     architectures: tuple[str, ...]
@@ -114,7 +114,7 @@ def conversion_command(
 
 
 def needs_quantize_script(build: Build) -> bool:
-    """Return whether ``quantize.py`` replaces the convert script."""
+    """Return True if ``quantize.py`` replaces the conversion script."""
     return isinstance(build.quantization, Awq | Fp8) or build.kv_cache_dtype == "fp8"
 
 
@@ -163,7 +163,7 @@ CPU_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 """Architectures that GGUF's `llama` covers."""
 
 CPU_BLOCK = 32
-"""Values of a row that share a scale; rows must divide into whole blocks."""
+"""Number of values in a row that share a scale; rows must divide into whole blocks."""
 
 _WEIGHTS = {None: "F16", "int8_weight_only": "Q8_0", "int4_weight_only": "Q4_0"}
 
@@ -182,7 +182,7 @@ def cpu_command(build: Build, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def cpu_quantizations() -> tuple[str, ...]:
-    """Return the values of ``build.quantization.method`` for the CPU."""
+    """Return the values of ``build.quantization.method`` supported on the CPU."""
     return tuple(method for method in _WEIGHTS if method)
 
 
@@ -226,7 +226,7 @@ BUILD_FLAGS = read_table("builds", "flags", BuildFlag, "setting")
 FIXED_FLAGS = read_table("builds", "fixed_flags", FixedFlag)
 
 PAGED_CONTEXT_USERS = ("enable_chunked_context", "enable_kv_cache_reuse")
-"""Keys under `runtime` that need an engine with ``use_paged_context_fmha``."""
+"""Keys of `runtime` that need an engine with ``use_paged_context_fmha``."""
 
 
 def engine_command(
@@ -266,7 +266,7 @@ def resolved_values(
 
 
 def wants_paged_context(settings: Settings) -> bool:
-    """Return whether `runtime` enables a user of ``use_paged_context_fmha``."""
+    """Return True if `runtime` enables a feature that needs ``use_paged_context_fmha``."""
     return any(getattr(settings.runtime, name) for name in PAGED_CONTEXT_USERS)
 
 

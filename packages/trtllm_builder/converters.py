@@ -1,9 +1,9 @@
-"""Packages of TensorRT-LLM's conversion scripts.
+"""Packages for TensorRT-LLM's conversion scripts.
 
-A Truss's requirements replace `tokenizers` and `huggingface_hub` of an image up to 25.02 by newer
-ones, which its `transformers` refuses (`dependency_versions_check.py` of 4.38.2 and 4.45.1),
-and with it `import tensorrt_llm`. A build command installs the versions that it asks for into a
-folder of their own.
+In images up to 25.02, a Truss's requirements replace `tokenizers` and `huggingface_hub` with newer
+releases, which the image's `transformers` refuses (`dependency_versions_check.py` of 4.38.2 and
+4.45.1), and with it `import tensorrt_llm` fails. A build command installs the required versions
+into a separate folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ INSTALL_COMMAND = (
     "if line.startswith(('tokenizers', 'huggingface')) and 'extra' not in line], sep='\\n')\" "
     f"| /usr/bin/python3 -m pip install --no-deps --target {FOLDER} -r /dev/stdin"
 )
-"""One of `build_commands` of config.yaml.
+"""One of the `build_commands` in config.yaml.
 
-Truss runs them as root, after it has installed the requirements
-(`templates/server.Dockerfile.jinja` of 0.18.35; a test builds the context).
+Truss runs them as root, after installing the requirements (`templates/server.Dockerfile.jinja` of
+0.18.35; a test builds the context).
 """
 
 _IMPORT_LIMIT_S = 300.0
@@ -37,13 +37,13 @@ def require_importable(python: str, environment: Mapping[str, str]) -> None:
     """Import `transformers` as a conversion script does. The script itself reports a missing one.
 
     Raises:
-        BuildError: another package of a wrong version breaks it.
+        BuildError: the version of another package prevents it.
     """
     program = [python, "-c", "import transformers"]
     try:
         ended = subprocess.run(
             program,
-            cwd=os.sep,  # `-c` imports from the current folder, which may be a stranger's
+            cwd=os.sep,  # `-c` imports from the current folder, which may be untrusted
             env=environment,
             capture_output=True,
             timeout=_IMPORT_LIMIT_S,

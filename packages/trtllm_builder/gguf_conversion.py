@@ -2,11 +2,11 @@
 
 The build runs this module as a child process. The `gguf` package of llama.cpp names the tensors,
 quantizes and writes; this module reorders the rows of query and key, because llama.cpp rotates
-neighbours where Hugging Face rotates halves.
-Source: ``convert_hf_to_gguf.py`` and ``gguf-py`` in https://github.com/ggml-org/llama.cpp.
+neighbouring values where Hugging Face rotates halves. Source: ``convert_hf_to_gguf.py`` and
+``gguf-py`` in https://github.com/ggml-org/llama.cpp.
 
 One tensor is in memory at a time, as float32; the `gguf` package reads the headers of safetensors
-files (https://github.com/huggingface/safetensors#format). The file holds the vocabulary
+files (https://github.com/huggingface/safetensors#format). The file contains the vocabulary
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer), for which guides are
 compiled. Texts are encoded by the ``tokenizer.json`` in the same folder.
 """
@@ -40,11 +40,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor, not read yet.
+    """One tensor that has not been read yet.
 
     Attributes:
-        name: in the checkpoint.
-        stored: its position in the file.
+        name: name in the checkpoint.
+        stored: location in the file.
     """
 
     name: str
@@ -52,7 +52,7 @@ class StoredTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dimensions, the contiguous one last."""
+        """The dimensions, contiguous one last."""
         return tuple(self.stored.shape)
 
     def read(self) -> NDArray[np.float32]:
@@ -108,8 +108,8 @@ def add_vocabulary(
 ) -> None:
     """Add tokens, their types, merges and the BOS and EOS ids.
 
-    `folder` has the ``tokenizer.json``. `size` counts the rows of the embedding table; unused ids
-    become ``[PAD…]``.
+    `folder` contains the ``tokenizer.json``. `size` counts the rows of the embedding table; unused
+    ids become ``[PAD…]``.
 
     Raises:
         ArtifactError: ``tokenizer.json`` is missing or not BPE.
@@ -173,8 +173,8 @@ class _Tensor:
     """A tensor to convert.
 
     Attributes:
-        name: in GGUF.
-        rotated_heads: heads whose rows are reordered; 0 for none.
+        name: name in GGUF.
+        rotated_heads: number of heads whose rows are reordered; 0 for none.
     """
 
     name: str
@@ -193,10 +193,10 @@ def convert(folder: Path, output: Path, weights: str, context: int | None) -> No
     """Write the GGUF file.
 
     Args:
-        output: the file; it appears only when complete.
+        output: the file; it appears only once complete.
         weights: type of the matrices: ``F16``, ``Q8_0`` or ``Q4_0``. Embeddings and logits keep 8
             bits. (``Q4_1`` would be finer, but OpenVINO rounds its offsets.)
-        context: maximum tokens of prompt and answer together; None is the model's limit.
+        context: maximum tokens of prompt and output together; None uses the model's limit.
 
     Raises:
         ArtifactError: a file is missing or invalid.

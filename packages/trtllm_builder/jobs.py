@@ -1,7 +1,7 @@
 """Validate settings and prepare a build job.
 
-A checkpoint is inspected before the build is validated, and fetched afterwards. Each build has a
-folder of its own::
+A checkpoint is inspected before the build is validated, and downloaded afterwards. Each build has
+its own folder::
 
     HF_HOME/trtllm-truss/builds/<key>/
         lock         held by the builder
@@ -79,7 +79,7 @@ class Workspace:
         engine: the engine repository.
         converted: the converted checkpoint.
         changed: the checkpoint with changed values in its ``config.json``.
-        log: output of the commands of all runs.
+        log: output of the commands from all runs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -97,7 +97,10 @@ class Workspace:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Exclude other builders of the same engine; the lock ends with its process."""
+        """Exclude other builders of the same engine.
+
+        The lock is released when the process exits.
+        """
         self._marks.mkdir(parents=True, exist_ok=True)
         with (self._root / "lock").open("w") as lock:
             try:
@@ -110,7 +113,7 @@ class Workspace:
             yield
 
     def is_whole(self) -> bool:
-        """Compare a finished engine with its manifest; remove it if it is damaged."""
+        """Compare a finished engine with its manifest, and remove it if it is damaged."""
         if not self.is_complete:
             return False
         with contextlib.suppress(ArtifactError, OSError):
@@ -124,7 +127,7 @@ class Workspace:
         return False
 
     def take(self, engine: Path) -> None:
-        """Copy a finished engine from another place, whole or not at all."""
+        """Copy a finished engine from another place, atomically."""
         copy = self._root
         try:
             copy = Path(tempfile.mkdtemp(dir=self._root, prefix="copy."))
@@ -141,7 +144,7 @@ class Workspace:
         return [path for path in self._root.parent.iterdir() if path.stat().st_mtime < oldest]
 
     def is_done(self, step: Step) -> bool:
-        """Return whether this or an earlier run finished a step."""
+        """Return True if this or an earlier run has finished a step."""
         mark = self._marks / step.name
         return mark.exists() and mark.read_text() == _digest(step) and self.output(step).is_dir()
 
@@ -175,12 +178,12 @@ _PICKLES = ".bin"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
-    """A checkpoint whose ``config.json`` alone was read.
+    """A checkpoint of which only ``config.json`` was read.
 
     Attributes:
-        weights: the suffix of its weight files.
+        weights: suffix of its weight files.
         revision: identifies exactly these contents.
-        commit: the same on Hugging Face; None elsewhere.
+        commit: the commit on Hugging Face; None elsewhere.
     """
 
     source: Source
@@ -205,13 +208,13 @@ class CheckpointSource:
 
 
 def find_checkpoint(settings: Settings, build: Build, token: str | None) -> CheckpointSource:
-    """Inspect the checkpoint that `build` names.
+    """Inspect the checkpoint of a `build` section.
 
-    `trust_remote_code` accepts pickled weights for GPUs, which run code when loaded.
+    `trust_remote_code` allows pickled weights for GPUs, which run code when loaded.
 
     Raises:
         ArtifactError: the checkpoint, its weights or its ``config.json`` cannot be read.
-        SettingsError: the weights are pickles, and not trusted or for the CPU.
+        SettingsError: the weights are pickled, and not trusted or for the CPU.
     """
     source = open_repository(
         build.checkpoint_repository,
@@ -284,14 +287,14 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Sizes of a build.
+    """Estimated sizes of a build.
 
     Attributes:
-        checkpoint_bytes: to download.
-        engine_bytes: of all ranks together.
-        rank_bytes: of one rank, about the GPU memory of its weights.
+        checkpoint_bytes: download size.
+        engine_bytes: size of all ranks together.
+        rank_bytes: size of one rank, about the GPU memory of its weights.
         gpu_bytes: memory of one GPU; None if unknown.
-        capacity: of the KV cache; None if the GPU is unknown.
+        capacity: capacity of the KV cache; None if the GPU is unknown.
     """
 
     checkpoint_bytes: int
@@ -401,7 +404,7 @@ def _gigabytes(count: int) -> str:
 
 
 CONVERTER = 1
-"""Increment when this project's converter for the CPU changes its output."""
+"""Increment when this project's CPU converter changes its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +413,7 @@ class Job:
 
     Attributes:
         target: the GPU and the version; None for a CPU engine.
-        key: equal for equal engines.
+        key: equal keys mean equal engines.
     """
 
     settings: Settings
@@ -445,8 +448,8 @@ def prepare_build(
 
     Args:
         host: GPU and image of the build.
-        token: the Hugging Face access token.
-        source: the checkpoint, if an earlier call has read it.
+        token: Hugging Face access token.
+        source: the checkpoint, if already read.
 
     Raises:
         SettingsError: the settings cannot be built.
@@ -475,11 +478,10 @@ def prepare_build(
 
 
 def build_key(plan: BuildPlan, checkpoint_revision: str, target: Target | None) -> str:
-    """Hash everything that makes two engines differ.
+    """Hash everything that distinguishes two engines.
 
-    The commands contain every option that matters, and none that does not, such as the publishing
-    destination.
-    `checkpoint_revision` is the commit of the checkpoint, or a hash of its files.
+    The commands contain every option that affects the engine and no other, such as the publishing
+    destination. `checkpoint_revision` is the commit of the checkpoint, or a hash of its files.
     """
     content: dict[str, Any] = {
         "steps": [step.command for step in plan.steps],
@@ -508,7 +510,7 @@ def validate_disk_space(job: Job) -> None:
 
 
 def shell_variables(job: Job, checkpoint: Path, tools: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the shell variables in the plan."""
+    """Return the values of the plan's shell variables."""
     workspace = job.workspace
     return {
         **tools,

@@ -1,7 +1,7 @@
-"""Plan a build: settings and a checkpoint's ``config.json`` become commands, before any download.
+"""Plan a build: turn settings and ``config.json`` into commands, before any download.
 
-All problems are reported at once. Commands name folders by shell variables, so that a plan reads,
-and runs, as a shell script; the runner substitutes paths:
+All problems are reported at once. Commands refer to folders by shell variables, so that a plan is a
+readable and runnable shell script; the runner substitutes paths:
 
 * ``$CHECKPOINT``: the Hugging Face checkpoint
 * ``$EXAMPLES``: the folder ``examples`` of NVIDIA/TensorRT-LLM at the version's tag
@@ -287,7 +287,7 @@ def _split_problems(settings: Settings, checkpoint: Checkpoint, family: Family) 
 
 
 def _uneven(heads: int, tensor: int) -> int:
-    """Return 0 if all GPUs get equally many heads; fewer heads than GPUs are copied."""
+    """Return 0 if all GPUs get the same number of heads; fewer heads than GPUs are copied."""
     fewer, more = sorted((heads, tensor))
     return more % fewer
 
@@ -331,8 +331,8 @@ class Step:
 
     Attributes:
         name: one word, for progress and the completion marker.
-        command: the argument vector, with shell variables for folders.
-        output: the variable of the output folder.
+        command: argument vector, with shell variables for folders.
+        output: variable of the output folder.
     """
 
     name: str
@@ -358,7 +358,7 @@ class BuildPlan:
 
     Attributes:
         checkpoint_changes: keys of the checkpoint's ``config.json`` that the settings replace, in a
-            copy for the steps.
+            copy used by the steps.
     """
 
     steps: tuple[Step, ...]
@@ -379,7 +379,7 @@ def plan_build(
     """Plan the steps from a checkpoint to an engine.
 
     Raises:
-        SettingsError: the engine cannot be built; the message names every problem and remedy.
+        SettingsError: the engine cannot be built; the message lists every problem and remedy.
     """
     if build.for_cpu:
         validate_cpu_build(settings, build, checkpoint)
@@ -394,7 +394,7 @@ def plan_build(
 
 
 def checkpoint_changes(build: Build) -> dict[str, Any]:
-    """Return the rotary keys to replace in ``config.json``, where the convert scripts read them."""
+    """Return the rotary keys to replace in ``config.json`` for the conversion scripts."""
     scaling = build.rotary_scaling
     changes = {
         "rope_theta": build.rotary_base,

@@ -1,6 +1,6 @@
 """Upload a finished engine to Hugging Face or S3, and find it there on later starts.
 
-The model card names the settings that serve it.
+The model card contains the settings to serve it.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ _FORBIDDEN = frozenset({401, 403})
 
 
 def find_published(destination: str, key: str, token: str | None) -> Path | None:
-    """Fetch the engine of a build from its destination; return None if it is not there.
+    """Fetch a build's engine from its destination; return None if it is not there.
 
     Raises:
-        Unreachable: the destination does not answer.
+        Unreachable: the destination does not respond.
         ArtifactError: the published engine cannot be fetched.
     """
     source = open_repository(destination, None, setting=_SETTING, token=token)
@@ -208,12 +208,12 @@ def _hub_words(name: str, token: str) -> Iterator[None]:
                     "it write access, or name another repository."
                 ) from None
             raise
-        except RuntimeError:  # any failure of a large file; its text holds signed URLs
+        except RuntimeError:  # any failure of a large file; its text contains signed URLs
             raise Interrupted("failed to upload a large file", "publish it again") from None
 
 
 def _to_s3(engine: Path, manifest: Manifest, url: str) -> None:
-    """Upload the manifest last: an engine without one does not count as published."""
+    """Upload the manifest last; an engine without one does not count as published."""
     try:
         import boto3
         from botocore import exceptions

@@ -1,7 +1,7 @@
-"""Run a build job behind the process guard: fetch, convert, build, complete.
+"""Run a build job behind the process guard: fetch, convert, build and complete.
 
-`ensure_engine` is the entry point of serving. Finished steps are not repeated. The guard ends a
-command with this process; a failed one is explained by its last lines and its exit status.
+`ensure_engine` is the entry point of serving. Finished steps are not repeated. The guard kills a
+command when this process exits; a failure is explained by the command's last lines and exit status.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ _KILLED = 128 + signal.SIGKILL
 def describe_failure(name: str, status: int, tail: Sequence[str], log: Path) -> str:
     """Describe a failed step: its last error line, the likely cause, the remedy and the log.
 
-    A `status` above 128 is 128 plus the number of the fatal signal; `tail` has no empty lines.
+    A `status` above 128 is 128 plus the number of the fatal signal; `tail` must not contain empty
+    lines.
     """
     errors = [line for line in tail if _ERROR_LINE.search(line)] or list(tail)
     output = f"Its output: {errors[-1][:400]}" if errors else "It printed nothing."
@@ -124,7 +125,7 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
     """Return the shell variables of the tools: ``$PYTHON`` and, for GPUs, ``$EXAMPLES``.
 
     Raises:
-        BuildError: a tool is not installed; the message names the remedy.
+        BuildError: a tool is not installed; the message gives the remedy.
     """
     if build.for_cpu:
         if importlib.util.find_spec("gguf") is None:
@@ -144,9 +145,9 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
 def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
     """Return the environment of a step, without secrets.
 
-    The packages of the conversion scripts come first; this one is importable.
+    The packages for the conversion scripts come first; this package is importable.
 
-    `passed` names further variables of this process to pass on.
+    `passed` lists further variables of this process to pass on.
     """
     environment = child_environment(variables, passed, online=True)
     packages = str(Path(__file__).parents[1])
@@ -187,8 +188,9 @@ def ensure_engine(settings: Settings, environment: Environment, host: HostInfo) 
     """Return the folder of the engine that `settings.build` describes.
 
     Prefers an equal build on the platform's volume, then on this machine, then a published one;
-    otherwise builds the engine, copies it to the volume, and publishes it to `build.publish_to`. A
-    failure to do so is only a warning. One of several replicas builds, and the others wait for it.
+    otherwise it builds the engine, copies it to the volume, and publishes it to `build.publish_to`.
+    A failed copy or upload only causes a warning. One of several replicas builds; the others wait
+    for it.
 
     Raises:
         SettingsError: the settings cannot be built.
@@ -231,10 +233,10 @@ def _find_or_build(job: Job, environment: Environment) -> Path:
 def build_engine(job: Job, variables: Mapping[str, str], report: Callable[[str], None]) -> Path:
     """Build the engine, or resume an interrupted build.
 
-    `report` receives a line for every phase, and some lines of the commands.
+    `report` receives a line for every phase, and some of the commands' output lines.
 
     Returns:
-        The engine repository, with tokenizer and manifest.
+        The engine repository, including tokenizer and manifest.
 
     Raises:
         BuildError: a tool is missing or a command failed.
@@ -305,7 +307,7 @@ def run_command(
     `report` receives an output line about every ten seconds.
 
     Raises:
-        BuildError: the command failed; the message explains it by the last lines.
+        BuildError: the command failed; the message includes its last lines.
     """
     reported = time.monotonic()
 
@@ -326,7 +328,7 @@ def run_command(
             cwd=log.parent,  # Python imports modules from there, so never from the user's folder
             on_line=copy,
             name=name,
-            newline=None,  # a bar of progress ends its lines with a carriage return
+            newline=None,  # a progress bar ends its lines with a carriage return
         )
         try:
             status = child.wait()
@@ -376,7 +378,7 @@ def _complete(job: Job, checkpoint: Path) -> None:
 
 
 def keep_ends(checkpoint: Path, folder: Path) -> None:
-    """Put the ends of the checkpoint's config.json, whose place the engine's takes, in another."""
+    """Move the EOS ids out of the checkpoint's config.json, which the engine's replaces."""
     named_by, ids = read_end_ids(checkpoint)
     if ids and named_by.name == "config.json":
         file = folder / "generation_config.json"

@@ -1,4 +1,4 @@
-"""The KV-cache blocks that Dynamo's router knows of one worker."""
+"""The KV cache blocks of one worker that Dynamo's router knows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class _Block(NamedTuple):
 class CachedBlocks:
     """The blocks of one KV cache that the router knows.
 
-    TensorRT-LLM drops the oldest events of a full buffer, which a gap of their numbers shows. What
-    was known before may be gone then, and the router forgets it. A block that follows one of those
-    proves that this one is there, with all before it: they are published again.
+    TensorRT-LLM drops the oldest events of a full buffer, which leaves a gap in their numbers.
+    Known blocks may be gone after a gap, so the router forgets them. An event for a block that
+    follows one of them proves that this one and all before it still exist: they are published
+    again.
 
     Source: `KVCacheEventManager` in cpp/tensorrt_llm/batch_manager/kvCacheEventManager.cpp of
-    NVIDIA/TensorRT-LLM, near 1.2: a number for each event, a hash that depends on all tokens before
-    the block too.
+    NVIDIA/TensorRT-LLM, near 1.2: each event has a number, and a hash also depends on all tokens
+    before the block.
     """
 
     def __init__(self, publisher: Publisher, block_tokens: int) -> None:
@@ -47,9 +48,9 @@ class CachedBlocks:
         self._window = 0
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Publish an event of the engine, as `trtllm_backends.llm_api` sends it.
+        """Publish an event of the engine, as sent by `trtllm_backends.llm_api`.
 
-        A model with several attention windows has a cache for each, of which the longest counts.
+        A model with several attention windows has a cache for each; only the longest one counts.
         """
         if self._next_id not in (None, event["id"]):
             self._forget()
@@ -68,7 +69,7 @@ class CachedBlocks:
             self._remove([_signed(each) for each in event["removed"]])
 
     def clear(self) -> None:
-        """Forget a cache that is gone; another one's events may follow."""
+        """Forget a cache that is gone; events of another one may follow."""
         self._forget()
         self._doubted.clear()
         self._next_id, self._window = None, 0
@@ -79,7 +80,7 @@ class CachedBlocks:
             return  # its beginning is unknown, so no prompt can match
         for number, tokens in blocks:
             if len(tokens) != self._block_tokens:
-                break  # the last one, of which the router knows nothing
+                break  # the last one, which the router does not know
             block_hash = _signed(number)
             found.append((block_hash, _Block(parent, array("i", tokens))))
             parent = block_hash
@@ -96,7 +97,7 @@ class CachedBlocks:
         )
 
     def _recalled(self, block_hash: int | None) -> list[tuple[int, _Block]] | None:
-        """Return the doubted blocks up to one, the first one first; None if one is unknown."""
+        """Return the doubted blocks up to one, first one first; None if one is unknown."""
         found: list[tuple[int, _Block]] = []
         while block_hash is not None and block_hash not in self._known:
             block = self._doubted.get(block_hash)
@@ -119,5 +120,5 @@ class CachedBlocks:
 
 
 def _signed(number: int) -> int:
-    """Return the signed integer with the bits of an unsigned one of 64."""
+    """Return the signed integer with the bits of an unsigned 64-bit one."""
     return number - 2**64 if number >= 2**63 else number

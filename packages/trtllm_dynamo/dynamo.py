@@ -1,4 +1,4 @@
-"""`dynamo`: serve as a worker of NVIDIA Dynamo, until a signal."""
+"""`dynamo`: serve as a worker of NVIDIA Dynamo until a signal."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ logger = logging.getLogger("trtllm_truss")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_truss_options(parser)
     parser.description = (
-        "Start the engine and register it with NVIDIA Dynamo, whose frontend and router come from "
-        "elsewhere. DYN_DISCOVERY_BACKEND and Dynamo's other variables say where they are. "
+        "Start the engine and register it with NVIDIA Dynamo, which provides frontend and "
+        "router. DYN_DISCOVERY_BACKEND and Dynamo's other variables configure the connection. "
         "Requires the extra `dynamo`."
     )
     parser.add_argument("--name", help="the model's name (default: model_name of config.yaml)")
     parser.add_argument(
         "--namespace",
         default=os.environ.get("DYN_NAMESPACE", "dynamo"),
-        help="Dynamo's namespace (default: DYN_NAMESPACE, else dynamo)",
+        help="Dynamo's namespace (default: DYN_NAMESPACE, otherwise dynamo)",
     )
     parser.add_argument(
-        "--component", default="backend", help="the name that the model's workers share"
+        "--component", default="backend", help="the component name shared by the model's workers"
     )
-    parser.add_argument("--tool-call-parser", metavar="NAME", help="the frontend's, by its name")
-    parser.add_argument("--reasoning-parser", metavar="NAME", help="the frontend's, by its name")
+    parser.add_argument(
+        "--tool-call-parser", metavar="NAME", help="the frontend's parser, by its name"
+    )
+    parser.add_argument(
+        "--reasoning-parser", metavar="NAME", help="the frontend's parser, by its name"
+    )
     parser.add_argument(
         "--kv-events",
         action="store_true",
-        help="tell the router which blocks the KV cache has; for checkpoints without adapters",
+        help="report KV cache blocks to the router, for checkpoints without adapters",
     )
 
 
@@ -59,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
         from trtllm_dynamo.worker import WorkerOptions, run_worker
     except ImportError as error:
         raise SettingsError(
-            f"the runtime of Dynamo cannot be imported ({error}); install the extra: "
-            "pip install 'trtllm-truss[dynamo]'."
+            f"Dynamo's runtime cannot be imported ({error}); install the extra: pip install "
+            "'trtllm-truss[dynamo]'."
         ) from error
     log_to_stderr()
     place = WorkerOptions(
@@ -81,11 +85,12 @@ def run(options: argparse.Namespace) -> int:
     os.environ.update(local_addresses(os.environ))
     if is_on_the_network(os.environ):
         logger.warning(
-            "the worker's port is open to the network, and Dynamo asks for no key: admit only its "
-            "frontends by a network policy, or set DYN_TCP_RPC_HOST to an address of this host"
+            "the worker's port is open to the network, and Dynamo requires no key: admit only "
+            "its frontends with a network policy, or set DYN_TCP_RPC_HOST to an address of "
+            "this host"
         )
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Dynamo's runtime ends the worker in order, and calls the handler that was there before.
+        # Dynamo's runtime stops the worker gracefully, and calls the previous handler.
         signal.signal(number, lambda *_: None)
     run_worker(start, place)
     return 0

@@ -1,4 +1,4 @@
-"""Requests of NVIDIA Dynamo's frontend to ours, and our tokens to its chunks.
+"""Convert requests of NVIDIA Dynamo's frontend to ours, and our tokens to its chunks.
 
 Source: `GenerateRequest` and `GenerateChunk` in `dynamo/common/backend/engine.py` of ai-dynamo
 1.6.1.
@@ -24,9 +24,9 @@ _UNSERVED = {
     "logprob_token_ids": "the engine chooses the alternatives that it reports",
     "structural_tag": "guided decoding takes a JSON schema, a regex, a choice or a grammar",
 }
-"""Fields that no protocol of ours has, and reasons for their refusal."""
+"""Fields that no protocol of ours has, with the reasons for refusing them."""
 _GUIDES = {"backend": "guided_decoding_backend"}
-"""Guides whose fields are not called `guided_` and their name."""
+"""Guides whose fields are not named `guided_` plus their name."""
 
 
 def read_request(
@@ -34,18 +34,19 @@ def read_request(
 ) -> GenerationRequest:
     """Convert a request of Dynamo's frontend.
 
-    The options have the names of OpenAI's completions, whose rules apply. Words and text are the
-    frontend's: `stop`, `skip_special_tokens` and `include_stop_str_in_output` have no effect here.
+    The options have the names of OpenAI's completions, and the same rules apply. The frontend
+    handles words and text: `stop`, `skip_special_tokens` and `include_stop_str_in_output` have no
+    effect here.
 
     Args:
         request: a `GenerateRequest`.
         defaults: values of omitted fields.
-        adapters: names of models that are adapters.
+        adapters: model names that are adapters.
 
     Raises:
         RequestError: a field is unsupported or out of range.
     """
-    # Fields that only some workers know are beside the others.
+    # Fields that only some workers support are next to the others.
     more = _given(_given(request, "extra_args"), "sampling_options")
     sampling = _given(request, "sampling_options") | more
     ends = _given(request, "stop_conditions")
@@ -65,21 +66,21 @@ def read_request(
         body["stop_token_ids"] = ids
     visible = ends.get("stop_token_ids_visible") or ()
     if visible and not guide:
-        # An end of sequence that also ends a tool call. The engine would keep it back; with it,
-        # the frontend ends the answer.
+        # An EOS token that also ends a tool call. The engine would hold it back; with it, the
+        # frontend finishes the choice.
         body["ignore_eos"] = True
     given = "max_tokens" in body or "max_tokens" in defaults
     (wanted,) = parse_completion(
         body if given else {**body, "max_tokens": REST_OF_CONTEXT}, defaults
     ).requests
     wanted.max_tokens_given = "max_tokens" in body
-    # The frontend adds the model's own ends to every request.
+    # The frontend adds the model's EOS tokens to every request.
     stops = (*wanted.stop_token_ids, *(ends.get("stop_token_ids_hidden") or ()))
     wanted.stop_token_ids = tuple(token_id for token_id in stops if token_id not in visible)
     if (model := request.get("model")) in adapters:
         wanted.model = model
     if (log_probs := output.get("logprobs")) is not None:
-        # 1 is also what `logprobs: true` without alternatives becomes.
+        # The frontend also sends 1 for `logprobs: true` without alternatives.
         wanted.log_probs = 0 if log_probs <= 1 else log_probs
     return wanted
 
@@ -90,16 +91,18 @@ def _refuse_unserved(fields: Mapping[str, Any]) -> None:
             raise InvalidRequest(f"{name} is given; {reason}. Leave it out.")
     if (answers := fields.get("n", 1)) != 1:
         raise InvalidRequest(
-            f"n is {answers}; a worker of Dynamo answers a request once. Send {answers} requests."
+            f"n is {answers}; a Dynamo worker generates one choice per request. Send {answers} "
+            "requests."
         )
     if (thinking := fields.get("max_thinking_tokens")) is not None:
         raise InvalidRequest(
-            f"max_thinking_tokens is {thinking}; this worker sees no reasoning. Leave it out."
+            f"max_thinking_tokens is {thinking}; this worker does not see reasoning. Leave it out."
         )
     if (alternatives := fields.get("prompt_logprobs")) is not None:
         raise InvalidRequest(
-            f"prompt_logprobs is {alternatives}; this worker reports none of the prompt. Leave "
-            "out prompt_logprobs, and echo, for which the frontend asks for them."
+            f"prompt_logprobs is {alternatives}; this worker reports no log probabilities of "
+            "the prompt. Leave out prompt_logprobs, and echo, with which the frontend requests "
+            "them."
         )
 
 

@@ -1,4 +1,4 @@
-"""The engine of a `Service`, as the worker of NVIDIA Dynamo drives it.
+"""The engine of a `Service`, as driven by NVIDIA Dynamo's worker.
 
 Sources, all of ai-dynamo-runtime 1.6.1: `dynamo/_core.pyi` (class `backend`, `Context`,
 `register_model`); the engine's methods are those of `dynamo/common/backend/engine.py` in ai-dynamo
@@ -73,14 +73,14 @@ _STORE = "DYN_FILE_KV"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The place of a worker in a Dynamo deployment.
+    """Where a worker belongs in a Dynamo deployment.
 
     Attributes:
         name: the model's name in the frontend.
-        component: the name that the workers of one model share.
+        component: the name shared by one model's workers.
         tool_call_parser: the frontend's parser of tool calls, by Dynamo's name.
         reasoning_parser: the frontend's parser of reasoning, by Dynamo's name.
-        kv_events: report the blocks in the KV cache to the router.
+        kv_events: report KV cache blocks to the router.
     """
 
     name: str
@@ -93,7 +93,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class PushSource:
-    """Gets the publisher of KV events. Dynamo knows it by the name of its class.
+    """Receives the publisher of KV events. Dynamo identifies it by its class name.
 
     Source: `dynamo/common/backend/publisher.py` of ai-dynamo 1.6.1.
     """
@@ -103,9 +103,9 @@ class PushSource:
 
 
 class KvEvents:
-    """Passes on the events of the KV cache, which a Triton sends over a Unix socket.
+    """Forwards KV cache events, which Triton sends over a Unix socket.
 
-    The folder of the socket admits this user alone. A cache lives as long as its connection.
+    Only this user can access the socket's folder. A cache lives as long as its connection.
 
     Args:
         address: the socket, created by `open`.
@@ -142,7 +142,7 @@ class KvEvents:
         return PushSource(begin)
 
     def close(self) -> None:
-        """Publish nothing more; idempotent. A connection ends with its Triton."""
+        """Stop publishing; idempotent. A connection closes when its Triton exits."""
         if self._server is not None:
             self._server.close()
         self._connection = None
@@ -164,14 +164,14 @@ class KvEvents:
 
 
 class TrussEngine:
-    """The engine of one `Service`, as Dynamo's `Worker` drives it.
+    """The engine of one `Service`, as driven by Dynamo's `Worker`.
 
     Args:
-        options: the worker's place in the deployment.
-        folder: receives the files of the model that the frontend reads.
+        options: where the worker belongs in the deployment.
+        folder: receives the model files that the frontend reads.
 
     Attributes:
-        failure: the error of a failed start.
+        failure: error of a failed start.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class TrussEngine:
         }
 
     async def on_endpoint_ready(self, endpoint: Endpoint) -> None:
-        """List each adapter as a model of its own, with the base model's sizes and parsers."""
+        """List each adapter as a separate model, with the base model's sizes and parsers."""
         described = ModelRuntimeConfig()
         values = {
             **self._sizes,
@@ -254,18 +254,18 @@ class TrussEngine:
     async def generate(
         self, request: Mapping[str, Any], context: Context
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the chunks of an answer, or raise the error by which the frontend decides.
+        """Yield the chunks of a choice, or raise the error that determines the frontend's reaction.
 
-        `InvalidArgument` ends in status 400. After `CannotConnect`, `ConnectionTimeout` and
-        `EngineShutdown` the frontend goes on with another worker, the last one after having taken
-        this one out of the routing for seconds. Measured with two workers of 1.6.1.
+        `InvalidArgument` becomes status 400. After `CannotConnect`, `ConnectionTimeout` and
+        `EngineShutdown` the frontend continues with another worker; after the last one it also
+        stops routing to this one for seconds. Measured with two workers of 1.6.1.
         """
         chunks: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
         call_id = context.id()
         if call_id in self._answers:  # a caller may choose it
             call_id = f"{call_id}-{secrets.token_hex(8)}"
         answer = asyncio.create_task(self._answer(request, call_id, chunks))
-        # Also of a task that is cancelled before it begins.
+        # Also if the task is cancelled before it starts.
         answer.add_done_callback(lambda _: chunks.put_nowait(None))
         self._answers[call_id] = answer, context
         if _has_left(context):  # before `abort` could find it
@@ -285,18 +285,18 @@ class TrussEngine:
         call_id: str,
         chunks: asyncio.Queue[dict[str, Any] | Exception | None],
     ) -> None:
-        """Queue the chunks of an answer, one at a time, or its error.
+        """Queue the chunks of a choice one at a time, or its error.
 
-        A task of its own, because Dynamo neither resumes nor closes the generator of a client that
-        has left. Of a client that reads slowly, tokens wait in the engine's stream, which takes
-        four bytes for each.
+        A separate task, because Dynamo neither resumes nor closes the generator after its client
+        has disconnected. If a client reads slowly, tokens wait in the engine's stream, at four
+        bytes each.
         """
         service = self._started
-        # The runtime's own probe names no model.
+        # The runtime's own probe does not specify a model.
         names = ("", self._options.name, *service.adapter_names)
         try:
             if (model := request["model"]) not in names:
-                # Its adapter is another worker's: see `lib/llm/src/lora/filter.rs` of Dynamo.
+                # Its adapter belongs to another worker: see `lib/llm/src/lora/filter.rs` of Dynamo.
                 raise CannotConnect(f"this worker does not serve {shown_name(model)}")
             wanted = read_request(request, self._defaults, service.adapter_names)
             tokens = service.pipeline.generator.tokens(wanted, PROTOCOL, call_id)
@@ -317,7 +317,10 @@ class TrussEngine:
             chunks.put_nowait(Unknown(f"unhandled {type(error).__name__}"))
 
     async def abort(self, context: Context) -> None:
-        """End the answers of clients that have left; `context` may share its id with another."""
+        """Stop the choices of clients that have disconnected.
+
+        `context` may share its id with another.
+        """
         for call_id, (_, its) in [*self._answers.items()]:
             if _has_left(its):
                 self._end(call_id)
@@ -328,17 +331,17 @@ class TrussEngine:
             answer.cancel()
 
     async def cleanup(self) -> None:
-        """Stop the engine, if it was started; idempotent."""
+        """Stop the engine if it was started; idempotent."""
         if self._kv_events is not None:
             self._kv_events.close()
         if self._service is not None:
             await asyncio.to_thread(self._service.stop)
 
     async def is_quiescent(self) -> None:
-        """Answer that no KV blocks are transferred."""
+        """Report that no KV blocks are being transferred."""
 
     async def register_prometheus(self, metrics: backend.EngineMetrics) -> None:
-        """Add our metrics and Triton's to those of the worker."""
+        """Add our metrics and Triton's to the worker's."""
         metrics.register_prometheus_expfmt_callback(
             lambda: text_format(
                 each for each in REGISTRY.collect() if each.name.startswith(_METRICS)
@@ -376,7 +379,7 @@ class TrussEngine:
 
 
 def _has_left(context: Context) -> bool:
-    """Return whether the client of a request has left, or its frontend ended it."""
+    """Return True if a request's client has disconnected, or its frontend stopped it."""
     return bool(context.is_stopped() or context.is_killed())
 
 
@@ -394,9 +397,9 @@ def _dynamo_error(error: TrussError) -> Exception:
 
 
 def run_worker(start: Start, options: WorkerOptions) -> None:
-    """Serve as a worker until SIGTERM or SIGINT; running answers end first.
+    """Serve as a worker until SIGTERM or SIGINT; running requests finish first.
 
-    Discovery and transport are Dynamo's, by its own variables (`DYN_DISCOVERY_BACKEND`, …).
+    Dynamo's own variables (`DYN_DISCOVERY_BACKEND`, …) configure discovery and transport.
 
     Raises:
         StartupError: the engine cannot start, or Dynamo's runtime fails.
@@ -408,7 +411,7 @@ def run_worker(start: Start, options: WorkerOptions) -> None:
 
 async def _serve(start: Start, options: WorkerOptions) -> None:
     with temporary_folder() as folder:
-        # The frontend compares the paths of its workers as they are given: a relative one agrees.
+        # The frontend compares its workers' paths as strings; relative ones agree.
         os.chdir(folder)
         engine = TrussEngine(start, options, Path("model"))
         config = backend.WorkerConfig(
@@ -426,5 +429,5 @@ async def _serve(start: Start, options: WorkerOptions) -> None:
             await backend.Worker(engine, config, asyncio.get_running_loop()).run()
         except Exception as error:  # noqa: BLE001 - the runtime's own have no other base
             raise engine.failure or StartupError(
-                f"Dynamo's runtime failed ({error}). Check its variables, which begin with DYN_."
+                f"Dynamo's runtime failed ({error}). Check its variables, which start with DYN_."
             ) from None

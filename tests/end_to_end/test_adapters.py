@@ -89,7 +89,7 @@ def test_an_adapter_that_the_engine_fails_ends_the_start(
 HARMS: dict[str, Callable[[Path], object]] = {
     "is damaged: ": truncate,
     "cannot be read (No such file": Path.unlink,
-    "its files are others than at the start": lambda file: file.write_bytes(
+    "its files have changed since the server started": lambda file: file.write_bytes(
         adapter_weights(hidden=SMOLLM2_HIDDEN, rank=1)
     ),
 }

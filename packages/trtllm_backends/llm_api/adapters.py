@@ -1,8 +1,8 @@
-"""The files of LoRA adapters, watched so that TensorRT-LLM never reads a damaged one.
+"""Watch the files of LoRA adapters, so that TensorRT-LLM never reads a damaged one.
 
-Up to 1.2 an adapter that it cannot read ends the worker, and with it every stream. It reads one at
-the first request, and again once its cache of `max_cpu_loras` has dropped it. Sources in
-NVIDIA/TensorRT-LLM: ``_enqueue_request`` of ``tensorrt_llm/executor/base_worker.py``, near 1.2,
+Up to 1.2, an adapter that it cannot read kills the worker, and with it every stream. It reads an
+adapter at the first request, and again after its cache of `max_cpu_loras` has dropped it. Sources
+in NVIDIA/TensorRT-LLM: ``_enqueue_request`` of ``tensorrt_llm/executor/base_worker.py``, near 1.2,
 whose ``try`` begins later (pull request 13517, May 2026, makes it an error of the request), and
 ``add_request_peft`` of ``_torch/pyexecutor/resource_manager.py``, near 1.1.
 """
@@ -48,17 +48,17 @@ class AdapterFiles:
         self._contents = self._read()
 
     def check(self) -> None:
-        """Look at the files again; read them if any was written since.
+        """Check the files again; reread them if any was modified since.
 
         Raises:
-            ArtifactError: they are gone, damaged, or those of another adapter.
+            ArtifactError: they are missing, damaged, or belong to another adapter.
         """
         stamps = self._look()
         if stamps == self._stamps:
             return
         if self._read() != self._contents:
             raise ArtifactError(
-                "its files are others than at the start of the server; restart it to load them."
+                "its files have changed since the server started; restart it to load them."
             )
         self._stamps = stamps
 
@@ -69,13 +69,13 @@ class AdapterFiles:
 
     def _read(self) -> tuple[bytes, Contents]:
         contents = read_adapter_folder(self._name, self._folder)
-        with _present():  # it may be gone since
+        with _present():  # it may have been removed since
             return (self._folder / ADAPTER_CONFIG).read_bytes(), contents
 
 
 @contextmanager
 def _present() -> Iterator[None]:
-    """Raise ArtifactError, with the file's name, for an OSError."""
+    """Raise ArtifactError with the file's name for an OSError."""
     try:
         yield
     except OSError as error:

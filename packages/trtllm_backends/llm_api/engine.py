@@ -1,4 +1,4 @@
-"""The LLM, its event loop and the requests on it, whose cumulative outputs become responses."""
+"""The LLM, its event loop and its requests, whose cumulative outputs become responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trtllm_truss.errors import ArtifactError
 
 
 class Generation(RunningRequest):
-    """A running request of the LLM; for the event loop's thread.
+    """A running request of the LLM; for the event loop's thread only.
 
     Attributes:
         aborted: `abort` was called.
@@ -52,17 +52,17 @@ class Generation(RunningRequest):
         self._complete = [False] * len(self.beams)
 
     def begin(self, result: Any) -> None:
-        """Take the `RequestOutput` that `abort` refers to."""
+        """Store the `RequestOutput` that `abort` needs."""
         self._result = result
 
     def take(self, result: Any, interval_s: float) -> None:
-        """Read the new tokens of a `RequestOutput`; send them, or hold them back.
+        """Read the new tokens of a `RequestOutput`, and send them or hold them back.
 
-        The library changes the same object at each step, so nothing of it is kept. A stop word or
-        the end token ends the request; the engine is then told so.
+        The library changes the same object in each step, so no reference to it is kept. A stop word
+        or the end token finishes the request, and the engine is then told to stop.
 
         Args:
-            result: the cumulative output. A response of the library may repeat old tokens.
+            result: the cumulative output. A response of the library may repeat earlier tokens.
             interval_s: minimum time between responses.
         """
         if self.ended:
@@ -87,28 +87,28 @@ class Generation(RunningRequest):
         self.aborted = True
 
     def close(self) -> None:
-        """End a request whose output has ended, if not ended yet."""
+        """Finish a request whose output has ended, unless finished already."""
         if self.aborted:
             self.cancel()
         else:
             self.fail("The engine ended its answer without finishing it.")
 
     def cancel(self) -> None:
-        """End with an empty response, if not ended yet."""
+        """Finish with an empty response, unless finished already."""
         if not self.ended:
             self.ended = True
             send_empty(self.request, self.sender)
 
     def fail(self, message: str, *, caller_at_fault: bool = False) -> None:
-        """End with an error, if not ended yet."""
+        """Finish with an error, unless finished already."""
         if not self.ended:
             self.ended = True
             self.sender.fail(message, caller_at_fault=caller_at_fault)
 
     def _append(self, index: int, output: Any) -> None:
-        """Add new tokens up to the end token (excluded) or a stop word's last one (included)."""
+        """Append tokens up to the end token (excluded) or a stop word's last token (included)."""
         read = self._read[index]
-        tokens = output.token_ids[read:]  # empty if the library has cut the list
+        tokens = output.token_ids[read:]  # empty if the library has truncated the list
         log_probs = output.logprobs[read:] if self._wants_log_probs and output.logprobs else ()
         for position, token in enumerate(tokens):
             if self._complete[index]:
@@ -135,7 +135,7 @@ class Generation(RunningRequest):
 
 
 def _top(entry: Any, count: int) -> list[tuple[int, float]]:
-    """Return the likeliest tokens, best first, without a sampled one below them."""
+    """Return the likeliest tokens, best first, without a sampled token below them."""
     if not (count and isinstance(entry, dict)):
         return []
     found = [(int(token), _log_prob(entry, token)) for token in entry]
@@ -143,7 +143,7 @@ def _top(entry: Any, count: int) -> list[tuple[int, float]]:
 
 
 def _log_prob(entry: Any, token: int) -> float:
-    """Return the value of the sampled token: of a dict by id, or a plain number (1.3)."""
+    """Return the sampled token's value, from a dict by id or as a plain number (1.3)."""
     value: Any = entry[token] if isinstance(entry, dict) else entry
     return float(getattr(value, "logprob", value))
 
@@ -155,10 +155,10 @@ TICK_S = 0.25
 
 _ABORT_LIMIT_S = 10.0
 _QUEUED_ABORT_LIMIT_S = 1.0
-"""For a request without a token: one that waits in the library is dropped without a response.
+"""Time limit for a request without a token: the library drops waiting requests without a response.
 
 Sources: ``_handle_canceled_requests`` of ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, near
-1.0 and 1.2, and ``update_waiting_queue`` of ``executor_request_queue.py`` beside it, near 1.1.
+1.0 and 1.2, and ``update_waiting_queue`` of ``executor_request_queue.py`` next to it, near 1.1.
 """
 _SHUTDOWN_LIMIT_S = 5.0
 _EXIT_LIMIT_S = 1.0
@@ -170,10 +170,10 @@ _GONE = "The engine is shutting down"
 _ENGINES_FAULT = re.compile(
     r"cuda|cublas|cudnn|nccl|out of memory|illegal memory|device-side assert|error in forward", re.I
 )
-"""Texts of a `RequestError` that the engine's failed step sends to each of its requests."""
+"""Texts of a `RequestError` that a failed step of the engine sends to each of its requests."""
 
 _OF_ADAPTER = re.compile(r"failed to load lora adapter", re.I)
-"""Beginning of a `RequestError`, since NVIDIA/TensorRT-LLM pull request 13517."""
+"""Prefix of a `RequestError`, since NVIDIA/TensorRT-LLM pull request 13517."""
 
 # A response, or a check for cancellation, takes 0.1 to 0.2 ms through Triton's Python backend. Both
 # are done less often the more requests are running.
@@ -182,7 +182,7 @@ _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 
 
 _OF_ONE_RESULT = (AssertionError, ValueError, TypeError, LookupError, AttributeError)
-"""Errors of the code that reads one request's responses, in this process.
+"""Errors of code in this process that reads one request's responses.
 
 Source: ``tensorrt_llm/executor/result.py`` of 1.2.1: an assertion on the number of log
 probabilities, a ValueError for an unknown finish reason (NVIDIA/TensorRT-LLM issue 10810).
@@ -190,19 +190,19 @@ probabilities, a ValueError for an unknown finish reason (NVIDIA/TensorRT-LLM is
 
 
 class EngineFailed(RuntimeError):
-    """The LLM did not start."""
+    """The LLM failed to start."""
 
 
 class LlmEngine:
     """Owns the LLM, its event loop and their thread. All public methods are thread-safe.
 
-    An error of one request answers that request. Any other one is an error of the engine, as is a
-    dead worker, or silence: `on_death` is called once, and every request is answered with an error.
+    An error of one request is returned to that request. Any other error, a dead worker or silence
+    counts as an engine failure: `on_death` is called once, and every request fails with an error.
 
     Args:
-        on_death: ends the server; called on any thread, and must not block.
-        on_blocks: gets the numbers of the KV cache's blocks by kind, which may be none, several
-            times a second; called on a thread of its own.
+        on_death: stops the server; called on any thread, and must not block.
+        on_blocks: called with the numbers of KV cache blocks by kind (possibly empty) several times
+            a second, on a separate thread.
     """
 
     def __init__(
@@ -236,7 +236,8 @@ class LlmEngine:
         """Load the LLM; block until it is ready.
 
         Raises:
-            EngineFailed: it did not start, its workers are gone, or an adapter cannot be applied.
+            EngineFailed: the LLM did not start, its workers are gone, or an adapter cannot be
+                applied.
         """
         self._thread.start()
         try:
@@ -250,7 +251,7 @@ class LlmEngine:
             raise EngineFailed(describe(error)) from error
 
     def submit(self, request: LlmRequest, sender: ResponseSender) -> None:
-        """Begin a request and return at once; responses go to `sender`."""
+        """Start a request and return at once; responses go to `sender`."""
         self._loop.call_soon_threadsafe(self._begin, request, sender)
 
     def stop_request(self, request_id: str) -> None:
@@ -259,7 +260,7 @@ class LlmEngine:
         )
 
     def close(self) -> bool:
-        """Fail the remaining requests and end the LLM with its workers, in bounded time.
+        """Fail the remaining requests and stop the LLM with its workers, in bounded time.
 
         Returns:
             False if the LLM did not shut down; its exit handler may then wait forever.
@@ -321,7 +322,7 @@ class LlmEngine:
         return bool(self._settings.llm_args.get("enable_iter_perf_stats"))
 
     def _read(self) -> None:
-        """Read statistics and events, which would fill queues, until the engine has ended."""
+        """Read statistics and events until the engine has stopped; queues would fill otherwise."""
         sources = []
         with ExitStack() as stack:
             if self._reads_statistics:
@@ -338,7 +339,7 @@ class LlmEngine:
         )
 
     def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run blocking work in a thread that does not keep the process from ending."""
+        """Run blocking work in a thread that does not keep the process from exiting."""
         result: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(value: Any, error: BaseException | None) -> None:
@@ -387,7 +388,7 @@ class LlmEngine:
                 self._answered_at = time.monotonic()
                 generation.take(step, self._interval_s)
             generation.close()
-        except asyncio.CancelledError:  # it outlived its abort, or the engine ends
+        except asyncio.CancelledError:  # it outlived its abort, or the engine is stopping
             generation.cancel()
         except _OF_ONE_RESULT as error:
             logger.exception("cannot read a response id=%s", generation.request.id)
@@ -398,18 +399,18 @@ class LlmEngine:
             self._take_error(generation, error)
 
     async def _check_adapter(self, generation: Generation) -> None:
-        """Fail a request whose adapter the library must not read; files may be slow to look at."""
+        """Fail a request whose adapter the library must not read; reading its files may be slow."""
         adapter = generation.llm_request.adapter
         if adapter is not None:
             try:
                 await self._in_thread(self._adapter_files[adapter].check)
-            except (ArtifactError, RuntimeError) as problem:  # RuntimeError: no thread left
+            except (ArtifactError, RuntimeError) as problem:  # RuntimeError: no thread available
                 generation.fail(_unusable(adapter, str(problem)))
 
     def _start_generating(self, generation: Generation) -> Any:
         """Return the `RequestOutput`; None if the request was refused or the engine failed.
 
-        An earlier failure of the engine is raised here too, at a request that has no part in it.
+        An earlier failure of the engine is also raised here, at a request that is not at fault.
         """
         try:
             return self._generate(generation.llm_request)
@@ -421,7 +422,7 @@ class LlmEngine:
         return None
 
     def _take_error(self, generation: Generation, error: Exception) -> None:
-        """Answer the error of a request; end the server for any other one."""
+        """Return a request's own error to it; stop the server for any other error."""
         text = str(error) or type(error).__name__
         adapter = generation.llm_request.adapter
         if not isinstance(error, self._library.request_error) or _ENGINES_FAULT.search(text):
@@ -429,21 +430,22 @@ class LlmEngine:
         elif adapter is not None and _OF_ADAPTER.match(text):
             generation.fail(_unusable(adapter, text))
         else:
-            # After the first token the step has failed, not the request.
+            # After the first token, an error concerns the step, not the request.
             generation.fail(text, caller_at_fault=generation.generated == 0)
             self._doubt()
 
     def _suspects(self) -> str:
-        """Name the adapters that have not generated yet: the worker may have died of one."""
+        """List the adapters that have not generated yet: the worker may have died of one."""
         waiting = (each.llm_request.adapter for each in [*self._tasks] if not each.generated)
         names = sorted({adapter.quoted for adapter in waiting if adapter is not None})
-        return f"; requests for adapter {', '.join(names)} had not begun" if names else ""
+        return f"; requests for adapter {', '.join(names)} had not started" if names else ""
 
     def _generate(self, request: LlmRequest) -> Any:
-        """Begin a generation; the loop must be running in this thread.
+        """Start a generation; the loop must be running in this thread.
 
         Returns:
-            A `RequestOutput`. With beams it comes once, at the end: a step would repeat all beams.
+            The `RequestOutput`. With beams it arrives once, at the end: each step would repeat all
+                beams.
         """
         generation = request.generation
         lora = None
@@ -454,7 +456,7 @@ class LlmEngine:
             sampling_params=sampling_params(self._library, request),
             lora_request=lora,
             streaming=generation.sampling.beam_width == 1,
-            # An argument of the releases that have otlp_traces_endpoint, without which none come.
+            # An argument in releases with otlp_traces_endpoint; other releases receive no headers.
             **({"trace_headers": request.trace_headers} if request.trace_headers else {}),
         )
 
@@ -464,7 +466,7 @@ class LlmEngine:
         return min(_RESPONSE_MAXIMUM_S, max(0, running - _RESPONSE_FROM) * _RESPONSE_S)
 
     def _cancel_where(self, chosen: Callable[[Generation], bool]) -> None:
-        """Abort requests; each ends with the engine's last response, or with the limit."""
+        """Abort requests; each finishes with the engine's last response or at the time limit."""
         for generation, task in [*self._tasks.items()]:
             if not generation.aborted and chosen(generation):
                 logger.info("stopped id=%s after=%d", generation.request.id, generation.generated)
@@ -503,13 +505,13 @@ class LlmEngine:
                 reason = f"TensorRT-LLM blocked the event loop for {blocked_s:.0f} s."
         if reason is None or not self._condemn(reason):
             return
-        with suppress(RuntimeError):  # the loop is closed: the workers ended with the engine
+        with suppress(RuntimeError):  # the loop is closed: the workers exited with the engine
             self._loop.call_soon_threadsafe(self._clean_up, reason)
             if not self._has_ended.wait(_BLOCKED_GRACE_S):
                 self._clean_up(reason)
 
     def _is_healthy(self) -> bool:
-        """Ask the library; in 1.2.1 its check sees a shutdown only, no dead or hung worker.
+        """Ask the library; in 1.2.1 its check only detects a shutdown, no dead or hung worker.
 
         Source: ``LLM._check_health`` of tensorrt_llm/llmapi/llm.py, 1.2.1.
         """
@@ -521,14 +523,14 @@ class LlmEngine:
             return False
 
     def _doubt(self) -> None:
-        """Send a canary request, which any living engine answers."""
+        """Send a canary request, which any live engine completes."""
         if not any(isinstance(generation.sender, _Canary) for generation in self._tasks):
             self._begin(canary_request(self._limits.max_beam_width), _Canary(self._end))
 
     def _ended_task(self) -> str | None:
         if (error := ended_task(self._llm)) is None:
             return None
-        return f"a worker ended its task{error and f' ({error})'}{self._suspects()}."
+        return f"a worker's task ended{error and f' ({error})'}{self._suspects()}."
 
     def _end(self, reason: str) -> None:
         reason = self._ended_task() or reason  # a cause rather than its effects
@@ -536,7 +538,10 @@ class LlmEngine:
             self._clean_up(reason)
 
     def _condemn(self, reason: str) -> bool:
-        """Ask Triton to end, before anything that may wait for it; return False if it was asked."""
+        """Ask Triton to exit, before anything that may wait for it.
+
+        Return False if already asked.
+        """
         with self._ending:
             if self._ends_because is not None:
                 return False
@@ -545,7 +550,7 @@ class LlmEngine:
         return True
 
     def _clean_up(self, reason: str) -> None:
-        with self._cleaning:  # the loop may come to it late
+        with self._cleaning:  # the loop may run it late
             if self._has_ended.is_set():
                 return
             logger.error("the engine failed: %s", reason)
@@ -575,7 +580,7 @@ class LlmEngine:
 
 
 class _Canary:
-    """The sender of the engine's own requests; their failure is the engine's."""
+    """The sender of the engine's own requests, whose failure is the engine's."""
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
         self._on_failure = on_failure

@@ -1,4 +1,4 @@
-"""Import of TensorRT-LLM, what the installed version has, and its engine's processes.
+"""Import TensorRT-LLM, probe the installed version and watch its engine's processes.
 
 TensorRT-LLM 1.2.1 and the 1.3 pre-releases differ in keyword arguments and exceptions. Their names
 are probed; only the sampler needs the version.
@@ -34,19 +34,23 @@ _BY_KIND = {
     SPECULATION: "DecodingBaseConfig",
     "sparse_attention_config": "BaseSparseAttentionConfig",
 }
-"""Arguments whose class depends on a field; up to 1.2 `LLM` refuses a mapping for them.
+"""Arguments whose class depends on a field; up to 1.2, `LLM` refuses a mapping for them.
 
-Source: ``SpeculativeConfig`` of tensorrt_llm/llmapi/llm_args.py, 1.2.1, a union of classes that
-forbid other fields, and whose ``decoding_type`` is no field. ``from_dict`` of the base class, which
-NVIDIA's own servers call, chooses the class. In 1.3 it is gone, and ``decoding_type`` a field.
+Source: ``SpeculativeConfig`` of tensorrt_llm/llmapi/llm_args.py, 1.2.1: a union of classes that
+refuse other fields, and whose ``decoding_type`` is not a field. ``from_dict`` of the base class,
+which NVIDIA's own servers call, selects the class. In 1.3 it is gone, and ``decoding_type`` is a
+field.
 """
 _KINDS_BEFORE_1_3 = {"Eagle3": "Eagle", "Draft_Target": "DraftTarget", "Auto": "AUTO"}
 _KINDS_OF_1_3 = {"DraftTarget": "Draft_Target", "Auto": "AUTO"}
-"""The names of drafts here and there; they were renamed with that."""
+"""Names of the draft kinds before and since 1.3, which renamed them."""
 _CLASSES = {"Draft_Target": "DraftTarget", "AUTO": "Auto"}
 _CLASS_ENDS = "DecodingConfig"
 _MATCHED = ("max_matching_ngram_size", 2)
-"""The length of NGram's patterns: its default from 1.3 on. Before, it is 0, which is refused."""
+"""Length of NGram's patterns: its default from 1.3 on.
+
+Earlier releases default to 0, which they refuse.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,10 @@ class Library:
         sampling_params: the class `SamplingParams`.
         guided_decoding_params: the class `GuidedDecodingParams`.
         lora_request: the class `LoRARequest`.
-        request_error: the error of one request.
+        request_error: error class of a single request.
         llm_arguments: names of the arguments of `LLM`; empty if they cannot be found.
-        from_dict: make the object of an argument from its mapping, by name.
-        draft_fields: names of the fields of each class of drafts, by the class.
+        from_dict: functions that build an argument's object from a mapping, by argument name.
+        draft_fields: field names of each class of drafts, by class.
     """
 
     version: str
@@ -76,10 +80,10 @@ class Library:
     draft_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that this version lacks, or that drop what requests ask for.
+        """Refuse arguments that this version does not have, or that would drop request parameters.
 
         Raises:
-            ParameterError: names them.
+            ParameterError: lists the arguments.
         """
         if reason := why_greedy(self.version, arguments):
             raise ParameterError(f"runtime.llm_args.{reason}")
@@ -91,7 +95,7 @@ class Library:
             )
 
     def build(self, model: str, tokenizer: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the `LLM`, for which some arguments become objects."""
+        """Return the `LLM`, converting some arguments to objects."""
         given = dict(arguments)
         if drafts := given.get(SPECULATION):
             given[SPECULATION] = self._drafts(drafts)
@@ -101,7 +105,7 @@ class Library:
         return self.llm(model=model, tokenizer=tokenizer, **given)
 
     def _drafts(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Give a kind and its fields the names that this version has."""
+        """Convert a kind and its fields to the names of this version."""
         is_before_1_3 = SPECULATION in self.from_dict
         kinds = _KINDS_BEFORE_1_3 if is_before_1_3 else _KINDS_OF_1_3
         kind = str(given.get("decoding_type"))
@@ -120,7 +124,7 @@ class Library:
 
 
 def _rename(values: dict[str, Any], names: Sequence[str], fields: Collection[str]) -> None:
-    """Give a value with any of some names the first one that is a field."""
+    """Rename a value, given under any of some names, to the first name that is a field."""
     given = [name for name in names if name in values]
     here = next((name for name in names if name in fields), None)
     if given and here is not None:
@@ -131,12 +135,12 @@ def _rename(values: dict[str, Any], names: Sequence[str], fields: Collection[str
 
 
 def import_library() -> Library:
-    """Import TensorRT-LLM in an environment without usage statistics and the variables of a job.
+    """Import TensorRT-LLM without usage statistics and without the variables of an MPI job.
 
-    The LLM's workers cannot be spawned from inside one.
+    The LLM's workers cannot be spawned from inside a job.
 
     Raises:
-        ImportError: it is not installed, or lacks the LLM API.
+        ImportError: it is not installed, or does not have the LLM API.
     """
     for name in [*filter(JOB_VARIABLES.match, os.environ)]:
         del os.environ[name]
@@ -158,7 +162,7 @@ def import_library() -> Library:
 
 
 def _kinds(llm_args: Any) -> dict[str, Any]:
-    """Find the classes of `_BY_KIND`; a release may lack any of them, and their parts."""
+    """Find the classes of `_BY_KIND`; a release may lack any of them and their parts."""
     bases: dict[str, Any] = {n: getattr(llm_args, base, None) for n, base in _BY_KIND.items()}
     return {
         "from_dict": {
@@ -173,14 +177,14 @@ def _kinds(llm_args: Any) -> dict[str, Any]:
 
 
 def _read_files_as_utf8() -> None:
-    """Replace the stub's ASCII, with which the library cannot read most tokenizers."""
+    """Replace the stub's ASCII encoding, with which the library cannot read most tokenizers."""
     with suppress(locale.Error):
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-    os.environ.setdefault("PYTHONUTF8", "1")  # of the workers
+    os.environ.setdefault("PYTHONUTF8", "1")  # for the workers
 
 
 def _first(*modules: Any, name: str) -> Any:
-    """Return an attribute of the first module that has it; it has moved between versions."""
+    """Return an attribute from the first module that has it; it has moved between versions."""
     for module in modules:
         if hasattr(module, name):
             return getattr(module, name)
@@ -209,21 +213,21 @@ _DAEMONS = {"orted", "prted", "prte"}
 class _Process(NamedTuple):
     name: str
     started: int
-    """Distinguishes processes that had the same id."""
+    """Start time, which distinguishes processes with the same id."""
 
 
 class Workers:
-    """Workers below this process: MPI's daemon, and what it starts.
+    """Processes below this one: MPI's daemon and the workers that it starts.
 
-    Up to TensorRT-LLM 1.2 nothing is raised when a worker dies, and a wait for its next token never
-    returns. A worker that was found and is gone, or a zombie, is dead.
+    Up to TensorRT-LLM 1.2 nothing is raised when a worker dies, and waiting for its next token
+    never returns. A known worker that is gone or a zombie is dead.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, _Process] = {}
 
     def find(self) -> None:
-        """Look for workers that have started since the last call."""
+        """Find workers that have started since the last call."""
         processes = living_processes()
         children = defaultdict(list)
         for pid, (parent, _) in processes.items():
@@ -256,9 +260,11 @@ class Workers:
 
 
 def ended_task(llm: Any) -> str | None:
-    """Return the error of a worker's task that has ended, empty without one; None if all run.
+    """Return the error of a worker's finished task, empty without an error.
 
-    A worker whose task ends by an error lives on, in MPI's pool, and answers nothing. Source:
+    None if all are running.
+
+    A worker whose task fails lives on in MPI's pool, and responds to nothing. Source:
     ``GenerationExecutorProxy.mpi_futures`` of tensorrt_llm/executor/proxy.py, near 1.0 to 1.3;
     under TensorRT-LLM's launcher it is empty.
     """
@@ -270,6 +276,6 @@ def ended_task(llm: Any) -> str | None:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error with its causes: the library names a worker's error only there."""
+    """Return an error with its causes, which contain the worker's error."""
     text = f"{type(error).__name__}: {error}"
     return f"{text} ({describe(error.__cause__)})" if error.__cause__ else text

@@ -1,8 +1,8 @@
 """Entry module of the backend: the class `TritonPythonModel`.
 
 Triton runs this file as the top-level module `model` in an interpreter that may be isolated
-(``sys.flags.isolated``): it then ignores ``PYTHONPATH``, and relative imports fail in any case. The
-folder may be a link, so the package is found from the file's real path.
+(``sys.flags.isolated``): it then ignores ``PYTHONPATH``, and relative imports always fail. The
+folder may be a link, so the package is located from the file's real path.
 """
 
 from __future__ import annotations

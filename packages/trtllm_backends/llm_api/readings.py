@@ -1,13 +1,13 @@
-"""Statistics of the engine and events of its KV cache, read before they fill a queue.
+"""Read the engine's statistics and KV cache events before they fill a queue.
 
-Before NVIDIA/TensorRT-LLM pull request 9980 (1.0 to 1.2) the worker sends both without being asked:
-one entry for each step, and all events. In this process they wait in queues without a limit, of the
-event loop on which requests begin, and exist from the first request on. Only the asynchronous calls
-read these; the others decode the None that ``_SyncQueue.get`` of tensorrt_llm/llmapi/utils.py
-returns there after its limit. Since that pull request the worker keeps a bounded number, for which
-both kinds of calls ask it on an ``rpc_client``, and block. Sources: ``get_stats``,
-``aget_kv_events`` and ``_iteration_result_task`` of tensorrt_llm/executor/proxy.py,
-``IterationResult`` of executor/result.py.
+Before NVIDIA/TensorRT-LLM pull request 9980 (1.0 to 1.2), the worker sends both unasked: one entry
+per step, and all events. In this process they wait in unlimited queues on the event loop where
+requests start, which exist from the first request on. Only the asynchronous calls read these; the
+others decode the None that ``_SyncQueue.get`` of tensorrt_llm/llmapi/utils.py returns there after
+its time limit. Since that pull request the worker keeps a bounded number, which both kinds of calls
+request over an ``rpc_client``, blocking. Sources: ``get_stats``, ``aget_kv_events`` and
+``_iteration_result_task`` of tensorrt_llm/executor/proxy.py, ``IterationResult`` of
+executor/result.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _READ_S = 0.05
 _IDLE_S = 0.4
 _AT_ONCE = 100
-"""Entries of one pass, which hold up the event loop for about 2 ms."""
+"""Entries per pass, which block the event loop for about 2 ms."""
 
 _PENDING_BYTES = 2**24
 _SENT_TOGETHER = 100
@@ -38,8 +38,8 @@ class Source:
     """A queue of the library.
 
     Args:
-        name: of its calls, such as ``stats`` in ``get_stats`` and ``get_stats_async``.
-        take: gets the entries of a pass, which may be none; called on the reading thread.
+        name: name in its calls, such as ``stats`` in ``get_stats`` and ``get_stats_async``.
+        take: receives the entries of a pass, possibly none; called on the reading thread.
     """
 
     def __init__(self, name: str, take: Callable[[Sequence[Mapping[str, Any]]], None]) -> None:
@@ -48,9 +48,9 @@ class Source:
         self._has_failed = False
 
     def pass_on(self, llm: Any, loop: asyncio.AbstractEventLoop) -> int:
-        """Read what is there, at most `_AT_ONCE` entries of an event loop; return their number.
+        """Read the available entries, at most `_AT_ONCE` per event loop; return their number.
 
-        An error is logged once: the queue is read in any case.
+        An error is logged once, and the queue is still read.
         """
         entries: list[Mapping[str, Any]] = []
         try:
@@ -81,10 +81,10 @@ def read_until_ended(
     sources: Sequence[Source],
     ended: threading.Event,
 ) -> None:
-    """Read queues until the engine has ended.
+    """Read queues until the engine has stopped.
 
     Args:
-        loop: the event loop on which requests begin.
+        loop: event loop on which requests start.
     """
     pause_s = _READ_S
     while not ended.wait(pause_s):
@@ -96,11 +96,11 @@ def read_until_ended(
 
 
 class EventLines:
-    """Sends events of the KV cache to a Unix socket, one a line.
+    """Sends KV cache events to a Unix socket, one per line.
 
-    A line is a JSON object with `id`, `window`, and `stored` (the hash of the block before, and
+    A line is a JSON object with `id`, `window`, and `stored` (the hash of the preceding block, and
     pairs of a hash and token ids) or `removed` (hashes), or neither. A Truss that does not read for
-    a while loses the oldest, which leaves a gap in `id`; one that is gone loses all.
+    a while loses the oldest events, which leaves a gap in `id`; if it is gone, it loses all.
     """
 
     def __init__(self, address: Path) -> None:
@@ -128,14 +128,14 @@ class EventLines:
             self._give_up(error)
 
     def close(self) -> None:
-        """Drop what was not sent, and all later events; idempotent."""
+        """Drop unsent and all later events; idempotent."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._rest, self._bytes = None, b"", 0
         self._lines.clear()
 
     def _flush(self, truss: socket.socket) -> None:
-        """Send what the socket takes; a line that was begun is kept."""
+        """Send what the socket accepts; a partly sent line is kept."""
         with suppress(BlockingIOError):
             while self._rest or self._lines:
                 if not self._rest:
@@ -150,9 +150,9 @@ class EventLines:
 
 
 def _short(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event without what no router reads.
+    """Return an event without the fields that no router reads.
 
-    Source: ``KVCacheEventSerializer`` of tensorrt_llm/_utils.py, near 1.2; 1.0 lacks the window.
+    Source: ``KVCacheEventSerializer`` of tensorrt_llm/_utils.py, near 1.2; 1.0 has no window.
     """
     data = event["data"]
     short: dict[str, Any] = {"id": event["event_id"], "window": event.get("window_size")}
@@ -181,7 +181,7 @@ Source: the metrics endpoint in docs/source/commands/trtllm-serve/trtllm-serve.r
 
 
 def cache_blocks(statistics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the latest numbers of blocks by kind; empty if no entry has any."""
+    """Return the latest numbers of blocks by kind; empty if no entry has them."""
     for entry in reversed(statistics):
         if cache := entry.get("kvCacheStats"):
             return {kind: float(cache[name]) for kind, name in _BLOCKS.items() if name in cache}

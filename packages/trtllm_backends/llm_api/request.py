@@ -1,7 +1,7 @@
-"""Input tensors of `tensorrt_llm` -> one validated request, as TensorRT-LLM's `SamplingParams`.
+"""Convert the input tensors of `tensorrt_llm` to a validated request and to `SamplingParams`.
 
-The settings of the LLM come from `parameters` of config.pbtxt. One request, the canary, asks
-whether the engine still generates.
+The LLM's settings come from `parameters` in config.pbtxt. One request, the canary, tests whether
+the engine still generates.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class LlmSettings:
         adapters: LoRA adapters by `lora_task_id`.
         exclude_input_in_output: default of the request's flag of that name.
         cancellation_check_s: interval of checks for cancelled requests, with few requests.
-        hang_timeout_s: time without any response after which a busy LLM counts as hung.
-        canary_interval_s: time without any response after which an idle LLM gets a request.
-        kv_events: Unix socket that gets the events of the KV cache; None for none.
+        hang_timeout_s: time without a response after which a busy LLM counts as hung.
+        canary_interval_s: time without a response after which an idle LLM gets a request.
+        kv_events: Unix socket for events of the KV cache; None for none.
     """
 
     model_folder: Path
@@ -72,14 +72,14 @@ class LlmSettings:
 
     @property
     def guides(self) -> bool:
-        """Return True if the LLM follows guides."""
+        """Return True if the LLM supports guides."""
         return bool(self.llm_args.get("guided_decoding_backend"))
 
     def limits(self, served: frozenset[str]) -> ModelLimits:
         """Return the limits of requests.
 
         Args:
-            served: inputs of `token_model.request` that the library serves.
+            served: inputs of `token_model.request` that the library supports.
         """
         args = self.llm_args
         chunked = args.get("enable_chunked_prefill", False)
@@ -148,12 +148,12 @@ class LlmRequest:
     """A request that the LLM can serve.
 
     Attributes:
-        generation: the tensors that every engine serves.
-        pad_id: fills up shorter beams; None for the end id.
-        bad_words: id sequences of one id each that are never generated.
+        generation: the tensors that every engine supports.
+        pad_id: fills shorter beams; None uses the end id.
+        bad_words: single-token words that are never generated.
         embedding_bias: added to the logits, FP32 [vocabulary]; None for none.
         adapter: the LoRA adapter; None for none.
-        trace_headers: of the trace that the LLM's spans belong to.
+        trace_headers: headers of the trace that the LLM's spans belong to.
     """
 
     generation: TensorRequest
@@ -165,7 +165,7 @@ class LlmRequest:
 
 
 def served_inputs(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """Return the inputs beyond those of the CPU engine, by TensorRT-LLM's version and sampler."""
+    """Return the inputs beyond the CPU engine's, by TensorRT-LLM version and sampler."""
     within = drafts_within(version, arguments)
     of_sampler = {
         _BIAS: not within,
@@ -190,7 +190,7 @@ def read_llm_request(
 
     Args:
         request_id: shown in the log.
-        parameters: the request's parameters that are no tensors, a JSON object.
+        parameters: the request's non-tensor parameters, a JSON object.
 
     Raises:
         InvalidRequest: it cannot be served; the caller is at fault.
@@ -222,7 +222,7 @@ def wants_log_probs(request: TensorRequest) -> bool:
 
 
 def _check_beams(request: TensorRequest, limits: ModelLimits, settings: LlmSettings) -> None:
-    """Refuse what fails the whole batch up to 1.2: another beam width, or log probabilities.
+    """Refuse what fails the whole batch up to 1.2: other beam widths, or log probabilities.
 
     Source: ``TRTLLMSampler`` of tensorrt_llm/_torch/pyexecutor/sampler.py, near 1.2.1; it raises a
     ValueError in a step with several requests for beams and log probabilities.
@@ -241,7 +241,7 @@ def _check_beams(request: TensorRequest, limits: ModelLimits, settings: LlmSetti
 
 
 def _check_sampler(sampling: Sampling, served: Set[str], settings: LlmSettings) -> None:
-    """Refuse what the sampler would drop."""
+    """Refuse values that the sampler would drop."""
     drafts = settings.llm_args.get(SPECULATION)
     remedy = f"remove {SPECULATION} from" if drafts else "set sampler_type TRTLLMSampler in"
     refused = []
@@ -253,7 +253,7 @@ def _check_sampler(sampling: Sampling, served: Set[str], settings: LlmSettings) 
         refused.append(_MIN_P)
     if not decoding.is_greedy and _TEMPERATURE not in served:
         refused += [_TEMPERATURE] * (decoding.temperature != 1)
-        refused += ["top_k beside top_p"] * (decoding.top_k > 0 and decoding.top_p < 1)
+        refused += ["top_k with top_p"] * (decoding.top_k > 0 and decoding.top_p < 1)
     for name in refused:
         value = f" {getattr(sampling, name)}" if hasattr(sampling, name) else ""
         raise InvalidRequest(
@@ -263,10 +263,10 @@ def _check_sampler(sampling: Sampling, served: Set[str], settings: LlmSettings) 
 
 
 def _check_drafts(request: TensorRequest) -> None:
-    """Refuse what the sampler of drafts within the model drops, or fails the whole step for.
+    """Refuse what the sampler of drafting within the model drops, or what fails its whole step.
 
     Source: ``MTPSampler`` of tensorrt_llm/_torch/speculative/mtp.py, near 1.0 to 1.2: it asserts
-    that no request of a step wants log probabilities.
+    that no request in a step asks for log probabilities.
     """
     if wants_log_probs(request):
         raise InvalidRequest(
@@ -329,10 +329,11 @@ _LANGUAGES: dict[Language, str] = {
 
 
 def sampling_params(library: Library, request: LlmRequest) -> Any:
-    """Convert a request; fields that a request leaves open stay unset.
+    """Convert a request; fields that it leaves open stay unset.
 
-    Stop words of one token end the answer in the engine, longer ones in `generation`: no public
-    field takes them. With an `end_id` the library does not look up the model's own end tokens.
+    Single-token stop words finish the choice in the engine, longer ones in `generation`, because no
+    public field accepts them. With an `end_id`, the library does not look up the model's own EOS
+    tokens.
 
     Raises:
         ValueError: a value is out of the library's range.
@@ -358,16 +359,16 @@ def sampling_params(library: Library, request: LlmRequest) -> Any:
 
 
 def _as_tensor(values: NDArray[np.float32]) -> Any:
-    """Return the library's tensor, without a Python number per token of the vocabulary.
+    """Return the library's tensor, without creating a Python number per token of the vocabulary.
 
     Source: ``SamplingParams.embedding_bias`` of tensorrt_llm/sampling_params.py, 1.2.1.
     """
-    torch = sys.modules.get("torch")  # which tensorrt_llm imports
+    torch = sys.modules.get("torch")  # tensorrt_llm imports it
     return values.tolist() if torch is None else torch.from_numpy(values)
 
 
 def _end(request: LlmRequest) -> dict[str, Any]:
-    """Return the fields for the end; `ignore_eos` makes the library drop all stop words."""
+    """Return the fields for EOS; `ignore_eos` makes the library drop all stop words."""
     generation = request.generation
     if generation.end_id is None:
         return {"end_id": 0, "pad_id": 0, "ignore_eos": True}
@@ -396,7 +397,7 @@ def _decoding(sampling: Sampling) -> dict[str, Any]:
 
 
 def canary_request(beam_width: int) -> LlmRequest:
-    """Return a request for one token after one token."""
+    """Return a request for one token after a one-token prompt."""
     return LlmRequest(
         TensorRequest(
             id="canary",

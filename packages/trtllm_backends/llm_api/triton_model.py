@@ -1,4 +1,4 @@
-"""The Triton backend `llm_api`: passes requests from Triton to the LLM."""
+"""The Triton backend `llm_api`, which passes requests from Triton to the LLM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__package__)
 
 _EXIT_AFTER_S = 3.0
 _BLOCKS = "trtllm_truss_kv_cache_blocks"
-_BLOCKS_ARE = "Blocks of the engine's KV cache, and the tokens of one, in its last step."
+_BLOCKS_ARE = "Blocks of the engine's KV cache, and tokens per block, in its last step."
 
 
 class TritonPythonModel(TokenModel):
@@ -30,13 +30,13 @@ class TritonPythonModel(TokenModel):
     logger = logger
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the checkpoint and begin to serve.
+        """Load the checkpoint and start serving.
 
         Raises:
-            pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
+            pb_utils.TritonModelException: config.pbtxt does not declare a decoupled model.
             ParameterError: a parameter in it is invalid, or unknown to this TensorRT-LLM.
             ImportError: TensorRT-LLM is not installed.
-            EngineFailed: the LLM did not start.
+            EngineFailed: the LLM failed to start.
         """
         settings = read_settings(self.read_config(args, "llm_api"))
         library = import_library()

@@ -2,9 +2,9 @@
 
 `triton_model` receives a request from Triton, `token_model` validates its tensors, `scheduler`
 queues it, steps the engine and turns its tokens into responses, and `engine` owns OpenVINO GenAI's
-pipeline. `guided` has a guide checked by a program, `grammar_compiler_worker`, and compiled while
-the engine steps; `guide_compiler` compiles in both. `guided` also reads long prompts in parts.
-Triton loads `model`.
+pipeline. `guided` has each guide checked by the program `grammar_compiler_worker`, and compiled
+while the engine steps; `guide_compiler` compiles in both. `guided` also reads long prompts in
+parts. Triton loads `model`.
 """
 
 import sys

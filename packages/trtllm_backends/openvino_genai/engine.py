@@ -1,6 +1,6 @@
 """OpenVINO GenAI's continuous-batching pipeline for one model, and its settings.
 
-The settings come from `parameters` of config.pbtxt.
+The settings come from `parameters` in config.pbtxt.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class EngineSettings:
     """Settings from config.pbtxt, with TensorRT-LLM's meanings.
 
     Attributes:
-        max_batch_size: maximum of running requests; others wait.
+        max_batch_size: maximum running requests; others wait.
         kv_cache_tokens: size of the KV cache; None lets it grow as needed.
-        prefix_caching: reuse the KV cache of earlier prompts with the same beginning.
-        chunked_context: read long prompts in parts, between the steps of running requests.
-        evict: admit requests that may not fit together; some are then recomputed later.
+        prefix_caching: reuse the KV cache of earlier prompts with the same prefix.
+        chunked_context: process long prompts in chunks, between the steps of running requests.
+        evict: admit requests that may not fit together; some are later recomputed.
         cancellation_check_s: interval of checks for cancelled requests, with few requests.
-        response_interval_s: longest time to collect tokens of a stream, with many streams.
-        ignored: keys that were set and have no meaning on a CPU.
+        response_interval_s: longest time to collect a stream's tokens when there are many streams.
+        ignored: keys that were set but have no meaning on a CPU.
     """
 
     model_folder: Path
@@ -98,19 +98,20 @@ def _policy(text: str) -> bool:
 
 
 PREFILL_TOKENS = 256
-"""Maximum of prompt tokens that one step reads with chunked context; bounds its duration."""
+"""Maximum prompt tokens per step with chunked context; limits the step's duration."""
 
 PLUGIN_PROPERTIES = {
     "INFERENCE_PRECISION_HINT": "f32",
     "KV_CACHE_PRECISION": "f32",
     "ENABLE_CPU_PINNING": "NO",
 }
-"""OpenVINO's default is bf16 where the CPU has it, with a KV cache of 8 bits. Rounding would then
-depend on concurrent requests and on the cache, and answers to one seed, or of greedy decoding,
-would vary. f32 is as fast here.
+"""OpenVINO defaults to bf16 on CPUs that support it, and to an 8-bit KV cache.
 
-By default OpenVINO also pins each thread to a core, every process to the same ones, whatever else
-runs there: two engines on two cores, with a thread each, would share one core."""
+Rounding would then depend on concurrent requests and on the cache, and responses to one seed, or of
+greedy decoding, would vary. f32 is as fast here.
+
+By default OpenVINO also pins each thread to a core, the same ones in every process, whatever else
+runs there: two engines with one thread each would share one of two cores."""
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 """Limits the engine's threads; OpenVINO itself, built with TBB, ignores it and uses all cores."""
@@ -142,9 +143,9 @@ class _SignalStack(ctypes.Structure):
 def _same_signal_stack() -> Iterator[None]:
     """Restore the stack of the thread's signal handlers.
 
-    OpenVINO gives one to the thread that loads its plugin, and frees it in the thread that drops it
-    (``SigAltStackSetup`` of src/plugins/intel_cpu/src/sigstack_manager.cpp, 2026.4). A signal to
-    the first thread was a segmentation fault from then on.
+    OpenVINO sets one for the thread that loads its plugin, and frees it in the thread that drops it
+    (``SigAltStackSetup`` of src/plugins/intel_cpu/src/sigstack_manager.cpp, 2026.4). From then on,
+    a signal to the first thread was a segmentation fault.
     """
     before = _SignalStack()
     library = ctypes.CDLL(None)
@@ -159,21 +160,21 @@ def _same_signal_stack() -> Iterator[None]:
 class GenAiEngine:
     """A loaded model. All methods except `compile_guide` belong to the scheduler's thread.
 
-    With quantized weights OpenVINO 2026.4 multiplies one row by another kernel than two or more,
-    with other rounding, so an answer would depend on concurrent requests. A companion, a request
-    whose tokens nobody reads, adds a row where there may be only one, for a fifth to a third of the
-    CPU time per token, unless nobody can ask for the answer again.
-    (`DYNAMIC_QUANTIZATION_GROUP_SIZE: 0` has the same effect for 40 % with one request and 120 %
-    with eight.)
+    With quantized weights, OpenVINO 2026.4 multiplies a single row with another kernel than several
+    rows, with different rounding, so the output would depend on concurrent requests. A companion, a
+    request whose tokens nobody reads, adds a row where there may be only one, for a fifth to a
+    third of the CPU time per token, unless nobody can request the same output again.
+    (`DYNAMIC_QUANTIZATION_GROUP_SIZE: 0` has the same effect at a cost of 40 % with one request and
+    120 % with eight.)
 
-    A step holds Python's global lock from beginning to end, so other threads run between steps.
+    A step holds Python's global lock throughout, so other threads run between steps.
 
     Attributes:
         path: the GGUF file, or the folder of the OpenVINO IR.
-        keeps_prompts: True if a later request reuses what `read_ahead` has read.
+        keeps_prompts: a later request reuses what `read_ahead` has processed.
 
     Raises:
-        ModelFilesError: the engine folder does not hold a model.
+        ModelFilesError: the engine folder does not contain a model.
         RuntimeError: OpenVINO cannot load it.
     """
 
@@ -199,12 +200,12 @@ class GenAiEngine:
     def add(self, request: TensorRequest) -> openvino_genai.GenerationHandle:
         """Add a request to the next step.
 
-        The pipeline's id is a counter: two live requests of one id would break the pipeline.
+        The pipeline's id is a counter: two live requests with one id would break the pipeline.
         """
         return self._add(request.prompt, generation_config(request))
 
     def read_ahead(self, prompt: NDArray[np.int64]) -> openvino_genai.GenerationHandle:
-        """Read the beginning of a prompt into the prefix cache, from the next step on.
+        """Process the start of a prompt into the prefix cache, from the next step on.
 
         Args:
             prompt: token ids, INT64 [n], n > 0.
@@ -212,11 +213,11 @@ class GenAiEngine:
         return self._add(prompt, _tokens(1))
 
     def cached_tokens(self, prompt: NDArray[np.int64]) -> int:
-        """Measure how much of a prompt the prefix cache has; no request may be running.
+        """Measure how much of a prompt is in the prefix cache; no request may be running.
 
         GenAI counts the blocks in use at each step. A request that was cancelled before its first
-        step holds what it found, and is not computed. The shortest beginning that holds as much as
-        the whole prompt is what is cached. Source: `restore_cached_blocks` and `schedule` in
+        step holds the blocks it found, and is not computed. The shortest prefix that holds as many
+        as the whole prompt is what is cached. Source: `restore_cached_blocks` and `schedule` in
         src/cpp/src/continuous_batching of openvinotoolkit/openvino.genai, 2026.3.
 
         Args:
@@ -241,17 +242,17 @@ class GenAiEngine:
         return min(low, len(prompt) - 1)  # the last token is always computed
 
     def _found(self, prompt: NDArray[np.int64]) -> float:
-        """Return the share of the KV cache that the cached part of a prompt takes, in per cent."""
+        """Return the share of the KV cache, in percent, that the cached part of a prompt takes."""
         self._add(prompt, _tokens(1)).cancel()
         self._pipeline.step()
         return float(self._pipeline.get_metrics().cache_usage)
 
     def step(self, *, accompanied: bool = True) -> None:
-        """Generate one token for every request, or read a part of some prompts.
+        """Generate one token for every request, or process a part of some prompts.
 
         Args:
-            accompanied: add the companion; needed for an answer that must not depend on other
-                requests, unless two requests or more run.
+            accompanied: add the companion; needed for output that must not depend on other
+                requests, unless two or more requests run.
 
         Raises:
             RuntimeError: the pipeline failed; `reload` before the next step.
@@ -265,7 +266,7 @@ class GenAiEngine:
         self._has_read = True
 
     def rest(self) -> None:
-        """Free the companion's memory; call it when no request runs.
+        """Free the companion's memory; call it when no request is running.
 
         Raises:
             RuntimeError: as from `step`.
@@ -274,7 +275,7 @@ class GenAiEngine:
             self.step(accompanied=False)
 
     def reload(self) -> None:
-        """Replace a failed pipeline; handles of the old one are dead.
+        """Replace a failed pipeline; the handles of the old one are dead.
 
         Raises:
             RuntimeError: OpenVINO cannot load the model again.
@@ -283,9 +284,9 @@ class GenAiEngine:
         self._load()
 
     def compile_guide(self, guide: Guide) -> None:
-        """Compile a checked guide into the pipeline's cache; for any thread.
+        """Compile a checked guide into the pipeline's cache; callable from any thread.
 
-        No request with a guide may reach its first token meanwhile, see `GuideCompiler`.
+        No request with a guide may reach its first token meanwhile; see `GuideCompiler`.
 
         Raises:
             RuntimeError: the guide is invalid.
@@ -308,7 +309,7 @@ class GenAiEngine:
         return_free_memory()
 
     def kv_blocks(self, request: TensorRequest) -> int:
-        """Return the maximum of KV cache blocks that a request can hold."""
+        """Return the maximum number of KV cache blocks that a request can hold."""
         beams = request.sampling.beam_width
         return beams * _kv_blocks(request.kv_cache_tokens // beams)
 
@@ -354,7 +355,7 @@ class GenAiEngine:
 
 
 def return_free_memory() -> None:
-    """Return what the C library keeps of freed memory: half of the guides' on two cores."""
+    """Return freed memory that the C library keeps: half of the guides' on two cores."""
     with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 

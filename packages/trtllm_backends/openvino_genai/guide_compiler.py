@@ -1,7 +1,7 @@
-"""Compilation of guides with OpenVINO GenAI's XGrammar, without the engine's model.
+"""Compile guides with OpenVINO GenAI's XGrammar, without the engine's model.
 
-It needs the files of an engine folder for the CPU, its vocabulary and end token. A request's
-sampling is converted here too.
+It needs only the vocabulary and the EOS token from a CPU engine's folder. It also converts a
+request's sampling.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trtllm_truss.requests import Guide, Language
 
 
 class ModelFilesError(ValueError):
-    """The engine folder does not hold a loadable model."""
+    """The engine folder does not contain a loadable model."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ModelFiles:
 
     Attributes:
         path: a GGUF file, or a folder with an OpenVINO IR.
-        context_length: maximum of tokens, prompt and answer together.
+        context_length: maximum tokens of prompt and output together.
     """
 
     path: Path
@@ -70,10 +70,10 @@ def find_model(folder: Path) -> ModelFiles:
 
 @contextmanager
 def loadable(path: Path) -> Iterator[Path]:
-    """Provide a model as OpenVINO GenAI can load it; remove a temporary copy on exit.
+    """Provide a model in a form that OpenVINO GenAI can load; remove a temporary copy on exit.
 
     Version 2026.4 opens a GGUF file for reading and writing, so a file that this user cannot write
-    is copied: one that root installed, or one on a read-only volume.
+    is copied: for example, one that root installed, or one on a read-only volume.
     """
     if path.is_dir() or os.access(path, os.W_OK):
         yield path
@@ -109,13 +109,13 @@ def _gguf(path: Path) -> ModelFiles:
 _BYTE = 6
 """GGUF's type of a token `<0xXX>`: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 _ROLES = {"bos": "bos", "eos": "eos", "padding": "pad"}
-"""GGUF's names of special tokens, and those of `config.json`."""
+"""GGUF's names of special tokens, and those in `config.json`."""
 
 
 def load_vocabulary(path: Path) -> openvino_genai.Tokenizer:
-    """Load a tokenizer for guides; one from GGUF cannot encode, and decodes special tokens too.
+    """Load a tokenizer for guides; one from GGUF cannot encode, and also decodes special tokens.
 
-    GenAI 2026.4 itself takes two seconds for the 49,152 tokens of SmolLM2 and their merges: it
+    GenAI 2026.4 itself takes two seconds for SmolLM2's 49,152 tokens and their merges, because it
     copies a table of bytes for each.
 
     Args:
@@ -157,7 +157,7 @@ def _spaced(token: str) -> str:
 
 
 def _decoder(tokens: list[bytes]) -> openvino.Model:
-    """Return a model from ids, INT64 [n, m], to texts, strings [n]."""
+    """Return a model that maps ids, INT64 [n, m], to texts, strings [n]."""
     ends = np.cumsum([len(token) for token in tokens], dtype=np.int32)
     begins = np.concatenate([np.zeros(1, np.int32), ends[:-1]])
     characters = np.frombuffer(b"".join(tokens), np.uint8)
@@ -171,7 +171,7 @@ def _decoder(tokens: list[bytes]) -> openvino.Model:
 
 @cache  # keep alive: destroying it unloads the code of nodes in use
 def _operators() -> NodeFactory:
-    """Return OpenVINO's operators, with those for text."""
+    """Return OpenVINO's operators, including those for text."""
     package = importlib.util.find_spec("openvino_tokenizers")
     assert package is not None
     assert package.origin is not None
@@ -191,12 +191,12 @@ _LANGUAGES: dict[Language, str] = {
 def generation_config(request: TensorRequest) -> openvino_genai.GenerationConfig:
     """Convert a request; absent fields keep GenAI's neutral defaults.
 
-    Log probabilities are those of the model before temperature and top_k or top_p. A seed repeats
-    an answer, except that with prefix caching GenAI 2026.4 draws once more for a prompt that is
-    entirely cached. A cached beginning can also come from generated tokens, whose keys and values
-    are rounded otherwise; OpenVINO then rounds activations to 8 bits, and the logits differ
-    slightly. Without prefix caching (`enable_kv_cache_reuse: false`) a seed, or greedy decoding,
-    repeats an answer at any load.
+    Log probabilities are the model's, before temperature, top_k and top_p. A seed reproduces a
+    response, except that with prefix caching GenAI 2026.4 draws once more for a prompt that is
+    entirely cached. A cached prefix can also come from generated tokens, whose keys and values are
+    rounded differently; OpenVINO then rounds activations to 8 bits, and the logits differ slightly.
+    Without prefix caching (`enable_kv_cache_reuse: false`), a seed or greedy decoding reproduces a
+    response at any load.
     """
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = request.max_new_tokens
@@ -241,23 +241,26 @@ def _search_beams(config: openvino_genai.GenerationConfig, sampling: Sampling) -
 
 
 def _fold(seed: int) -> int:
-    """Fold all 64 bits of a seed into the lower 32: GenAI's generator ignores the others."""
+    """Fold all 64 bits of a seed into the lower 32; GenAI's generator ignores the others."""
     return (seed ^ (seed >> 32)) & 0xFFFFFFFF
 
 
 _NEVER = -100.0
 _SUSPECT = 0
-"""The first token id. GenAI 2026.4 gives all tokens one logit where a guide allows none, and greedy
-decoding then takes the first."""
+"""The first token id.
+
+GenAI 2026.4 gives all tokens the same logit where a guide allows none, and greedy decoding then
+takes the first.
+"""
 _SUSPECT_LOGIT = 2 * _NEVER
 _DRAWN_FROM = 4096
-"""Tokens that a trial draws from, of equal logits: GenAI takes half the time than with all."""
+"""Number of equally likely tokens in a trial: GenAI takes half the time it needs with all."""
 
 
 class GuideCompiler:
-    """A pipeline with a trivial model, for the vocabulary of a tokenizer.
+    """A pipeline with a trivial model, for a tokenizer's vocabulary.
 
-    GenAI caches compiled guides per tokenizer and number of logits, so another pipeline with the
+    GenAI caches compiled guides by tokenizer and number of logits, so another pipeline with the
     same tokenizer reuses them. Two pipelines must not compile at the same time: GenAI records
     compile times without a lock (2026.4). Compiling releases the GIL.
     """
@@ -268,14 +271,14 @@ class GuideCompiler:
         self._pipeline: openvino_genai.LLMPipeline | None = None
 
     def __call__(self, guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
-        """Implement `guides.compiler_worker.Follow`, with random tokens if there are several.
+        """Implement `guides.compiler_worker.Follow`, with random tokens if several are allowed.
 
-        Only at the beginning a guide that allows no token is found.
+        A guide that allows no token is detected in its initial state only.
         """
         if tokens > 1:
             self._generate(guide, tokens, _Listener(on_token), at_random=True)
         elif self._generate(guide, 1).tokens[0][0] == _SUSPECT:
-            # The only token that the guide allows would have the probability 1.
+            # A single allowed token would have the probability 1.
             log_probability = self._generate(guide, 1, at_random=True).scores[0]
             if log_probability < -1:
                 raise RuntimeError(NOTHING_ALLOWED)
@@ -319,7 +322,7 @@ class _Listener(openvino_genai.StreamerBase):  # type: ignore[misc]
 
 
 def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> NDArray[np.float32]:
-    """Return logits, FP32 [vocab_size]: equal, but low for blank, end and suspect tokens."""
+    """Return logits, FP32 [vocab_size]: equal, but low for blank, end and fallback tokens."""
     logits = np.zeros(vocab_size, np.float32)
     for token, token_id in tokenizer.get_vocab().items():
         if not token.strip():

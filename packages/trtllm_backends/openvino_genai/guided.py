@@ -1,8 +1,8 @@
-"""Requests that wait before they run: with a guide until it is compiled, with a long prompt.
+"""Requests that wait for their guide or their long prompt before they run.
 
-The pipeline reads prompts one after the other, and a step that reads one delays every running
-request: a long prompt would delay the first token of each later request. It is therefore read
-ahead, in parts, in turns with running requests. Each part is a request for one token, and its
+The pipeline processes prompts one after the other, and a step with a prompt delays every running
+request, so a long prompt would delay the first token of each later request. It is therefore
+processed ahead in parts, alternating with running requests. Each part is a one-token request, whose
 blocks stay in the prefix cache.
 """
 
@@ -31,16 +31,16 @@ from trtllm_truss.requests import Guide
 HEARTBEAT_INTERVAL_S = 0.25
 """Interval of empty responses to requests that wait for their guide."""
 
-_KEPT_BYTES = 1 << 26  # of compiled guides, which the engine drops together
+_KEPT_BYTES = 1 << 26  # of compiled guides, which the engine drops all at once
 NICENESS = 10
-"""Leaves a tenth of a busy core; at 19 a second of work takes a minute, while requests wait."""
+"""Leaves a tenth of a busy core; at 19, a second of work takes a minute while requests wait."""
 
 
 class Arrival(NamedTuple):
-    """A request that has not begun.
+    """A request that has not started.
 
     Attributes:
-        cached_tokens: tokens of its prompt that the KV cache had; None while not measured.
+        cached_tokens: prompt tokens found in the KV cache; None if not measured yet.
     """
 
     request: TensorRequest
@@ -49,12 +49,12 @@ class Arrival(NamedTuple):
 
 
 class GuidedRequests:
-    """Checks guides, and compiles them in a thread, one at a time, at low priority beside requests.
+    """Checks guides and compiles them in a thread, one at a time, at low priority next to requests.
 
-    A step that meets a new guide compiles it, and no request gets a token until then. A compiled
-    guide costs a step milliseconds. While a guide compiles, no step may begin a request with a
-    guide. For the scheduler's thread only; other threads call `wake` when a check or a compilation
-    ends.
+    A step that meets a new guide compiles it, and no request gets a token meanwhile. A compiled
+    guide costs a step milliseconds. While a guide compiles, no step may start a request with a
+    guide. For the scheduler's thread only; other threads call `wake` when a check or compilation
+    has finished.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class GuidedRequests:
         return self._compiling is not None
 
     def advance(self, may_compile: bool, *, others_run: bool) -> list[Arrival]:
-        """Handle finished checks and compilations, and begin the next compilation.
+        """Handle finished checks and compilations, and start the next compilation.
 
         Args:
-            may_compile: True if no request with a guide is about to begin.
-            others_run: True if requests run, which a compilation should not slow.
+            may_compile: no request with a guide is about to start.
+            others_run: requests are running, which a compilation should not slow down.
 
         Returns:
             Requests with compiled guides, removed from the queue.
@@ -115,7 +115,7 @@ class GuidedRequests:
         return removed
 
     def engine_is_new(self) -> None:
-        """Note that the engine was reloaded without its compiled guides."""
+        """Record that the engine was reloaded without its compiled guides."""
         self._compiled.clear()
         self._compiling = None
 
@@ -192,13 +192,13 @@ def _refuse(arrival: Arrival, fault: str) -> None:
 
 
 _PART_S = 0.2
-"""Target duration of a part; sizes the next one."""
+"""Target duration of a part; determines the size of the next one."""
 _FIRST_PART_TOKENS = PREFILL_TOKENS // 2
 _MIN_PART_TOKENS, _MAX_PART_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
 
 
 class LongPrompts:
-    """Queue of requests with unread prompts, first come, first served; for one thread."""
+    """Queue of requests with long prompts, in order of arrival; for one thread."""
 
     def __init__(self, engine: GenAiEngine) -> None:
         self._engine = engine
@@ -210,7 +210,7 @@ class LongPrompts:
         self._read_tokens = 0
 
     def takes(self, request: TensorRequest) -> bool:
-        """Return True for a prompt that one step cannot read, if the engine keeps what it read."""
+        """Return True for a prompt too long for one step, if the engine keeps what it processed."""
         return self._engine.keeps_prompts and len(request.prompt) > PREFILL_TOKENS
 
     def add(self, arrival: Arrival) -> None:
@@ -235,14 +235,15 @@ class LongPrompts:
         fits: Callable[[TensorRequest], bool],
         measured: Callable[[Arrival], Arrival],
     ) -> Arrival | None:
-        """Start the next part if the last one has ended; call it before each step.
+        """Start the next part if the last one has finished; call it before each step.
 
-        While other requests run, they get as much time without a part as the last part took.
+        While other requests run, pause as long as the last part took before starting the next.
 
         Args:
-            others_run: True if other requests run.
+            others_run: other requests are running.
             fits: returns True if the KV cache has room for a request.
-            measured: called with each request before its first part; its result replaces it.
+            measured: called with each request before its first part; its result replaces the
+                request.
 
         Returns:
             A request whose prompt is cached except for its last part, ready for admission.

@@ -1,6 +1,6 @@
 """In-flight batching: one thread owns the engine and serves all requests.
 
-A running request turns tokens from the pipeline's handle into responses.
+A running request that turns tokens from the pipeline's handle into responses.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Generation(RunningRequest):
         self._cached_tokens = cached_tokens
 
     def collect(self, interval_s: float = 0.0) -> bool:
-        """Collect the tokens of the last step; return True if the request has ended.
+        """Collect the tokens of the last step; return True if the request has finished.
 
         Args:
             interval_s: minimum time between responses; tokens are held back meanwhile.
         """
         if not self._handle.can_read():
-            return False  # still reading the prompt, or waiting for room in the KV cache
+            return False  # still processing the prompt, or waiting for room in the KV cache
         results = self._handle.read()
         if not results:
             return self._end_without_result()
@@ -67,21 +67,21 @@ class Generation(RunningRequest):
         if ended or self.is_due(interval_s):
             self.send(final=ended, cached_tokens=self._cached_tokens)
         if ended:
-            self._handle.cancel()  # the pipeline does not know of stop words
+            self._handle.cancel()  # the pipeline does not know the stop words
         return ended
 
     def cancel(self) -> None:
-        """Stop generating and end with an empty response."""
+        """Stop generating and finish with an empty response."""
         self._handle.cancel()
         send_empty(self.request, self.sender)
 
     def fail(self, message: str) -> None:
-        """End with an error that is not the caller's fault."""
+        """Finish with an error that is not the caller's fault."""
         self._handle.cancel()
         self.sender.fail(message, caller_at_fault=False)
 
     def _append(self, index: int, result: openvino_genai.GenerationOutput) -> bool:
-        """Add new tokens up to the end token (excluded) or a stop word's last one (included)."""
+        """Append tokens up to the end token (excluded) or a stop word's last token (included)."""
         log_probs = result.generated_log_probs
         for token, log_prob in zip(result.generated_ids, log_probs, strict=False):
             if self.add(token, log_prob, beam=index):
@@ -105,12 +105,13 @@ class Generation(RunningRequest):
 
 
 class ScoredGeneration(Generation):
-    """A generation whose tokens wait for their scores.
+    """A generation whose tokens wait for their log probabilities.
 
-    Meanwhile it sends an empty response now and then: the Truss treats silence as a hang.
+    Meanwhile it sends an empty response from time to time, because the Truss treats silence as a
+    hang.
 
     Attributes:
-        generating: the pipeline still generates.
+        generating: the pipeline is still generating.
     """
 
     def __init__(
@@ -129,14 +130,14 @@ class ScoredGeneration(Generation):
         self._alive_at = time.monotonic()
 
     def wants_score(self, interval_s: float) -> bool:
-        """Return True unless more tokens are better scored together."""
+        """Return True unless scoring more tokens together is better."""
         waiting = self._score.unread
         in_prompt = self._score.place < len(self.request.prompt)
         is_over = not self.generating or in_prompt or waiting >= _SCORED_TOGETHER
         return waiting > 0 and (is_over or self.is_due(interval_s))
 
     def score(self, tokens: int) -> None:
-        """Compute the next scores, and add the tokens that they belong to."""
+        """Compute the next scores and add their tokens."""
         place, length = self._score.place, len(self.request.prompt)
         for token, log_prob, top in self._score.advance(tokens):
             if place < length and self.prompt is not None:
@@ -171,18 +172,18 @@ _SCORED_TOGETHER = 16
 
 logger = logging.getLogger(__name__)
 
-# The pipeline's step holds the GIL and uses every core, so all other work costs throughput. On two
-# cores a response takes 0.3 to 0.7 ms through Triton's Python backend, a check for cancellation 0.1
-# to 0.2 ms, where a token takes 12 ms. Both are therefore done less often the more requests are
-# running. Few streams get each token as it comes: a step of one takes longer than their responses.
-# With more, tokens are collected for a time that grows with each, and is longest from the last
-# figure on.
+# The pipeline's step holds the GIL and uses all cores, so any other work costs throughput. On two
+# cores a response takes 0.3 to 0.7 ms through Triton's Python backend and a check for cancellation
+# 0.1 to 0.2 ms, while a token takes 12 ms. Both are therefore done less often the more requests are
+# running. With few streams, each token is sent at once: a step with one stream takes longer than
+# its responses. With more, tokens are collected for a time that grows with each stream, up to the
+# last figure.
 _STREAMS_AT_ONCE, _STREAMS_SLOWEST = 2, 14
-# The interval of checks is multiplied by the number of requests over the first figure, at most by
-# the second.
+# The interval of checks is multiplied by the number of requests divided by the first figure, but at
+# most by the second.
 _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
-# Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
-# while one follows another closely.
+# Simultaneous requests reach an idle engine within milliseconds of each other. Its first step waits
+# while they follow one another closely.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
 
 
@@ -202,19 +203,20 @@ _Message: TypeAlias = Arrival | _Wake | _Stop | _Close
 
 
 class Scheduler:
-    """Admits requests first come, first served, while others run, and steps the engine.
+    """Admits requests in order of arrival while others run, and steps the engine.
 
-    A request with a guide waits in `GuidedRequests` first. One of those begins at a time: a step
-    parses the guide of each. One with a long prompt waits in `LongPrompts` until it is read.
+    A request with a guide first waits in `GuidedRequests`. Only one of them starts at a time,
+    because a step parses the guide of each. A request with a long prompt waits in `LongPrompts`
+    until the prompt is processed.
 
-    With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
-    whole answer in addition to the running requests; with `max_utilization` only `max_batch_size`
-    limits.
+    With the policy `guaranteed_no_evict`, a request waits until the KV cache has room for its
+    maximum output in addition to the running requests; with `max_utilization`, only
+    `max_batch_size` is a limit.
 
     Args:
         engine: used by this scheduler's thread only.
-        on_death: called if the engine failed and could not be loaded again, before every request
-            is answered with an error.
+        on_death: called if the engine failed and could not be reloaded, before every request fails
+            with an error.
     """
 
     def __init__(
@@ -246,7 +248,7 @@ class Scheduler:
         self._inbox.put(_Stop(request_id))
 
     def close(self) -> None:
-        """Fail the remaining requests and end the thread after its current step."""
+        """Fail the remaining requests and stop the thread after its current step."""
         self._inbox.put(_Close())
         self._thread.join()
         self._guided.close()
@@ -272,7 +274,7 @@ class Scheduler:
             self._fail_all("The engine failed and cannot be loaded again.")
 
     def _read_inbox(self) -> None:
-        """Handle all messages; wait for some if there is no other work."""
+        """Handle all messages; wait for one if there is no other work."""
         if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
             self._engine.rest()
             self._scoring.rest()
@@ -285,7 +287,7 @@ class Scheduler:
             self._handle(self._inbox.get())
 
     def _gather(self) -> None:
-        """Wait for simultaneous requests: a step that begins without them makes them late."""
+        """Wait for simultaneous requests, which a step that starts without them would delay."""
         deadline = time.monotonic() + _GATHER_LIMIT_S
         with suppress(queue.Empty):
             while not self._closing and time.monotonic() < deadline:
@@ -349,12 +351,12 @@ class Scheduler:
             if arrival is None or not self._fits(arrival.request):
                 return
             self._waiting.remove(arrival)
-            # A long prompt has been read; it was measured before, or not at all.
+            # A long prompt was processed; it was measured before, or not at all.
             was_read = self._long_prompts.takes(arrival.request)
             self._begin(arrival if was_read else self._measured(arrival))
 
     def _measured(self, arrival: Arrival) -> Arrival:
-        """Measure what is cached of a prompt, if asked for and nothing runs."""
+        """Measure how much of a prompt is cached, if requested and nothing is running."""
         is_idle = not (self._running or self._long_prompts.is_reading)
         if CACHED_TOKENS not in arrival.request.outputs or not is_idle:
             return arrival
@@ -366,7 +368,7 @@ class Scheduler:
         return arrival._replace(cached_tokens=found)
 
     def _next_admitted(self) -> Arrival | None:
-        """Return the first one waiting, without a guide while the engine reads another guide."""
+        """Return the first waiting request; one without a guide while a guide is being parsed."""
         must_wait = self._guided.is_compiling or self._begins_with_guide
         free = (a for a in self._waiting if a.request.guide is None or not must_wait)
         running = [generation.request for generation in self._running]
@@ -440,13 +442,13 @@ class Scheduler:
 
     @property
     def _must_repeat(self) -> bool:
-        """Return True if an answer or a prompt must not depend on how many requests run."""
+        """Return True if output or a prompt must not depend on the number of running requests."""
         return self._long_prompts.is_reading or any(
             g.generating and g.request.is_repeatable for g in self._running
         )
 
     def _compute_score(self, interval_s: float) -> None:
-        """Compute a part of the score that was waited for longest."""
+        """Compute a part of the score that has been awaited the longest."""
         scored = [g for g in self._running if isinstance(g, ScoredGeneration)]
         wanting = [g for g in scored if g.wants_score(interval_s)]
         others_run = any(g.generating for g in self._running if g not in wanting)
@@ -482,7 +484,7 @@ class Scheduler:
 
 
 def response_interval_s(streams: int, longest_s: float) -> float:
-    """Return the minimum time between two responses to each of so many streams."""
+    """Return the minimum time between two responses to each of the given number of streams."""
     share = (streams - _STREAMS_AT_ONCE) / (_STREAMS_SLOWEST - _STREAMS_AT_ONCE)
     return longest_s * max(0.0, min(share, 1.0))
 

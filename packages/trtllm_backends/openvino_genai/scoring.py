@@ -1,14 +1,14 @@
-"""Log probabilities of alternatives and of prompts, which the pipeline does not tell.
+"""Compute log probabilities of alternatives and of prompts, which the pipeline does not report.
 
-OpenVINO GenAI 2026.4 returns the log probability of the generated token alone: ``logprobs`` above 1
+OpenVINO GenAI 2026.4 returns the log probability of the generated token only: ``logprobs`` above 1
 counts as 1 (``GenerationConfig`` of src/cpp/include/openvino/genai/generation_config.hpp in
-openvinotoolkit/openvino.genai). A request that asks for more is therefore read a second time, by a
-copy of the model whose last layer returns the likeliest tokens instead of all logits. The copy is
-loaded for the first such request and dropped when none has come for a while.
+openvinotoolkit/openvino.genai). A request that needs more is therefore processed a second time, by
+a copy of the model whose last layer returns the likeliest tokens instead of all logits. The copy is
+loaded for the first such request and dropped after a while without one.
 
-The figures are those of the model before penalties, guides and temperature. The pipeline rounds
-activations to 8 bits, by which SmolLM2's would differ by up to 0.5 with the parts that a text is
-read in. The copy does not round them: they differ by less than 0.0001.
+The values are the model's, before penalties, guides and temperature. The pipeline rounds
+activations to 8 bits, with which SmolLM2's values would differ by up to 0.5 depending on how a text
+is divided into parts. The copy does not round them, and its values differ by less than 0.0001.
 """
 
 from __future__ import annotations
@@ -44,17 +44,20 @@ from trtllm_backends.token_model.responses import send_empty
 from trtllm_truss.errors import InvalidRequest
 
 Scored: TypeAlias = tuple[int, float, list[tuple[int, float]]]
-"""A token, its log probability, and the likeliest ones at its place, best first."""
+"""A token, its log probability, and the likeliest tokens at its position, best first."""
 
 _IR = "openvino_model.xml"
 _EXACT = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 _MEMORY_FACTOR = 4
-"""Memory of the copy over the size of its file; 3 was measured with SmolLM2's 4 bits."""
+"""Memory of the copy relative to the size of its file; 3 was measured with SmolLM2's 4 bits."""
 _KEPT_S = 600.0
 _MIN_PART_TOKENS, _MAX_PART_TOKENS = 32, 128
-"""Fewer cost almost as much: SmolLM2 takes 60 ms of CPU time for 5 tokens, 190 ms for 64."""
+"""Fewer cost almost as much: SmolLM2 takes 60 ms of CPU time for 5 tokens, and 190 ms for 64."""
 _PART_S = 0.2
-"""Target duration of a part, which a new request may have to wait for; sizes the next one."""
+"""Target duration of a part, which a new request may have to wait for.
+
+Determines the size of the next.
+"""
 
 
 def is_scored(request: TensorRequest) -> bool:
@@ -66,7 +69,7 @@ def validate_scored(request: TensorRequest) -> None:
     """Refuse log probabilities that cannot be computed.
 
     Raises:
-        InvalidRequest: beam search, whose beams change their beginnings.
+        InvalidRequest: beam search is requested, whose beams change their prefixes.
     """
     if is_scored(request) and request.sampling.beam_width > 1:
         name = TOP_LOG_PROBS if request.top_log_probs else PROMPT_LOG_PROBS
@@ -95,7 +98,7 @@ class Score:
 
     @property
     def place(self) -> int:
-        """Return the place of the next token to score; the first token has no score."""
+        """Return the position of the next token to score; the first token has no score."""
         return self._read + 1
 
     def advance(self, tokens: int) -> list[Scored]:
@@ -131,14 +134,14 @@ _OUTPUTS = ("chosen", "top", "top_ids")
 
 
 class Scoring:
-    """The copy of the model, and the requests that wait for it; for the scheduler's thread.
+    """The copy of the model and the requests that wait for it; for the scheduler's thread.
 
-    The requests that are scored at the same time hold at most one context of tokens. A part takes
-    about `_PART_S`; while other requests run, they get as much time without one.
+    The requests scored at the same time hold at most one context of tokens. A part takes about
+    `_PART_S`; if other requests are running, an equally long pause follows.
 
     Args:
         path: a GGUF file, or a folder with an OpenVINO IR.
-        wake: called from another thread when the copy is loaded.
+        wake: called from another thread once the copy is loaded.
     """
 
     def __init__(
@@ -174,9 +177,12 @@ class Scoring:
         return bool(self._arrivals)
 
     def advance(self) -> list[Arrival]:
-        """Return the requests that waited for the copy, once it is loaded; fail them if it is not.
+        """Return the requests that waited for the copy once it is loaded.
 
-        The others get an empty response now and then: the Truss treats silence as a hang.
+        Fail them if loading failed.
+
+        The others get an empty response from time to time, because the Truss treats silence as a
+        hang.
         """
         now = self._clock()
         if self._loading is None or not self._loading.done():
@@ -205,7 +211,7 @@ class Scoring:
         return removed
 
     def fits(self, request: TensorRequest, running: Iterable[TensorRequest]) -> bool:
-        """Return True if a request may be scored beside those that run."""
+        """Return True if a request may be scored next to the running ones."""
         held = sum(one.kv_cache_tokens for one in running if is_scored(one))
         return not held or held + request.kv_cache_tokens <= self._context_length
 
@@ -220,7 +226,7 @@ class Scoring:
         """Compute a part of a score.
 
         Args:
-            compute: called with the maximum of tokens.
+            compute: called with the maximum number of tokens.
 
         Raises:
             RuntimeError: OpenVINO failed.
@@ -234,13 +240,13 @@ class Scoring:
         self._part_tokens = min(max(tokens, _MIN_PART_TOKENS), _MAX_PART_TOKENS)
 
     def idle_s(self) -> float | None:
-        """Return the time until the unused copy is dropped; None without one."""
+        """Return the time until the unused copy is dropped; None without a copy."""
         if self._model is None:
             return None
         return max(0.0, self._used_at + _KEPT_S - self._clock())
 
     def rest(self) -> None:
-        """Drop the copy if it was not used for a while; call it when no request runs."""
+        """Drop the copy if it was not used for a while; call it when no request is running."""
         if self.idle_s() == 0:
             self._model = None
             return_free_memory()
@@ -254,7 +260,7 @@ class Scoring:
 
 
 def load_scoring_model(path: Path) -> openvino.CompiledModel:
-    """Load the model of a GGUF file, or of a folder with an OpenVINO IR, for `Score`.
+    """Load the model from a GGUF file or an OpenVINO IR folder, for `Score`.
 
     Raises:
         MemoryError: it may not fit.
@@ -279,9 +285,9 @@ def load_scoring_model(path: Path) -> openvino.CompiledModel:
 def _ir(path: Path) -> Iterator[Path]:
     """Provide a model as an OpenVINO IR, in a temporary folder if it is a GGUF file.
 
-    GenAI writes the IR of a GGUF file beside it, with ``enable_save_ov_model``, before it looks for
-    the device: ``create_from_gguf`` in src/cpp/src/gguf_utils/gguf_modeling.cpp. A process of its
-    own does so, since GenAI holds Python's lock meanwhile.
+    With ``enable_save_ov_model``, GenAI writes a GGUF file's IR next to it before it looks for the
+    device: ``create_from_gguf`` in src/cpp/src/gguf_utils/gguf_modeling.cpp. A separate process
+    does this, since GenAI holds Python's lock meanwhile.
 
     Raises:
         RuntimeError: GenAI cannot read the file.
@@ -308,10 +314,10 @@ def _ir(path: Path) -> Iterator[Path]:
 
 
 def _without_logits(model: openvino.Model) -> openvino.Model:
-    """Replace the logits, FP32 [1, n, vocabulary], by what a score needs of them.
+    """Replace the logits, FP32 [1, n, vocabulary], with the outputs that a score needs.
 
     Returns:
-        A model with an input more, `targets` INT64 [1, n, 1], and the outputs `chosen` FP32
+        A model with an additional input `targets` INT64 [1, n, 1], and the outputs `chosen` FP32
         [1, n, 1], the log probabilities of the targets; `top` FP32 [1, n, k], the highest ones; and
         `top_ids` INT32 [1, n, k], their tokens.
     """
@@ -336,7 +342,7 @@ def _without_logits(model: openvino.Model) -> openvino.Model:
 
 
 def _free_bytes() -> int | None:
-    """Return the memory that the machine and the container have left; None if unknown."""
+    """Return the memory left on the machine and in the container; None if unknown."""
     found = []
     with suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

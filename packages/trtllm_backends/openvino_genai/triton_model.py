@@ -1,4 +1,4 @@
-"""The Triton backend `openvino_genai`: passes requests from Triton to the scheduler."""
+"""The Triton backend `openvino_genai`, which passes requests from Triton to the scheduler."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TritonPythonModel(TokenModel):
     logger = logger
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the model and begin to serve.
+        """Load the model and start serving.
 
         Raises:
-            pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
+            pb_utils.TritonModelException: config.pbtxt does not declare a decoupled model.
             ParameterError: a parameter in it is invalid.
-            ModelFilesError: the engine folder does not hold a model.
+            ModelFilesError: the engine folder does not contain a model.
         """
         settings = read_settings(self.read_config(args, "openvino_genai"))
         if settings.ignored:

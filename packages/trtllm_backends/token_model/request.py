@@ -1,7 +1,7 @@
-"""Input tensors of `tensorrt_llm` -> one validated request.
+"""Convert the input tensors of `tensorrt_llm` to a validated request.
 
-Of inputs that an engine lacks, neutral values pass and others are refused. Word lists are
-TensorRT-LLM's; stop words are searched for in generated tokens.
+Inputs the engine does not support must be neutral. Word lists have TensorRT-LLM's format; stop
+words are searched for in generated tokens.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def read_words(name: str, array: NDArray[Any] | None) -> tuple[Word, ...]:
     """Read a word list.
 
     Args:
-        name: the tensor's name, for messages.
-        array: INT32 [1, 2, n] or [2, n]. Row 0 holds the token ids of all words one after
-            another, padded with 0. Row 1 holds the end of each word, counted from the start,
-            padded with -1: ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]`` is {5, 7, 3} and {9, 2}.
-            The format and the wording of its errors are those of TensorRT-LLM's C++ backend.
+        name: name of the tensor, for messages.
+        array: INT32 [1, 2, n] or [2, n]. Row 0 contains the token ids of all words one after
+            another, padded with 0. Row 1 contains the end offset of each word, padded with -1:
+            ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]`` is {5, 7, 3} and {9, 2}. The format and the
+            wording of its errors are those of TensorRT-LLM's C++ backend.
 
     Raises:
         InvalidRequest: the list is malformed.
@@ -73,9 +73,9 @@ def _cut(name: str, tokens: list[int], ends: list[int]) -> list[Word]:
 
 
 class StopWords:
-    """Finds the generated token that completes one of some words.
+    """Finds the generated token that completes a stop word.
 
-    A word may begin in the prompt, as in TensorRT-LLM, but ends with a generated token.
+    A word may start in the prompt, as in TensorRT-LLM, but must end with a generated token.
     """
 
     def __init__(self, words: Sequence[Word], prompt: Sequence[int]) -> None:
@@ -86,7 +86,7 @@ class StopWords:
         self._tail = list(prompt[-self._longest :]) if words else []
 
     def complete(self, token: int) -> bool:
-        """Add the next generated token; return True if a word ends with it."""
+        """Add the next generated token; return True if it completes a word."""
         if not self._by_last_token:
             return False
         self._tail.append(token)
@@ -96,15 +96,15 @@ class StopWords:
 
 
 ENGINE_DEFAULTS: dict[str, Any] = {row.attribute: row.engine_default for row in SAMPLING}
-"""The defaults of TensorRT-LLM's C++ backend, by attributes of `Sampling`."""
+"""The defaults of TensorRT-LLM's C++ backend, by attribute of `Sampling`."""
 
 
 @dataclass(slots=True)
 class Sampling(SamplingFields[NoReturn]):
-    """Sampling inputs, each with a value.
+    """Sampling inputs with all values filled in.
 
     Attributes:
-        early_stopping: beam search ends as soon as `beam_width` beams have.
+        early_stopping: beam search stops as soon as `beam_width` beams have finished.
     """
 
     beam_width: int = 1
@@ -112,7 +112,7 @@ class Sampling(SamplingFields[NoReturn]):
 
     @property
     def decoding(self) -> Decoding:
-        """Return NVIDIA's reading of the inputs, but that a temperature of 0 is always greedy."""
+        """Return the inputs as NVIDIA reads them, but a temperature of 0 is always greedy."""
         if self.temperature < LEAST_TEMPERATURE and self.beam_width == 1:
             return GREEDY
         return in_runtime(self, self.beam_width)
@@ -120,8 +120,8 @@ class Sampling(SamplingFields[NoReturn]):
     def chosen(self) -> dict[str, float]:
         """Return the values for one beam that change the choice of tokens.
 
-        The libraries of the LLM API and of the CPU engine have the same names for them, and are
-        greedy without any.
+        The libraries of the LLM API and of the CPU engine use the same names, and are greedy
+        without any.
         """
         penalties = {
             row.attribute: value
@@ -135,10 +135,10 @@ class Sampling(SamplingFields[NoReturn]):
 
 
 def read_sampling(tensors: Tensors, max_beam_width: int, engine: str) -> Sampling:
-    """Read the sampling inputs, by their newest names or older ones.
+    """Read the sampling inputs by their newest or older names.
 
     Raises:
-        InvalidRequest: a value is out of range, or beam search cannot honour it.
+        InvalidRequest: a value is out of range, or beam search cannot support it.
     """
     values = {row.attribute: _read(row, tensors) for row in SAMPLING}
     values["top_p"] = max(0.0, values["top_p"])
@@ -199,7 +199,7 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
     "return_prompt_logprobs": (0,),
     "embedding_bias": (0,),
 }
-"""Inputs and their values that change nothing."""
+"""Inputs with the values that have no effect."""
 
 _EMPTY = frozenset((
     "encoder_input_features", "encoder_output_lengths", "decoder_input_ids",
@@ -211,15 +211,15 @@ _EMPTY = frozenset((
     "retention_decode_priority", "retention_decode_duration_ms", "lookahead_window_size",
     "lookahead_ngram_size", "lookahead_verification_set_size",
 ))  # fmt: skip
-"""Inputs that change nothing only while empty, or an empty string."""
+"""Inputs that have no effect only while empty, or an empty string."""
 
 
 def validate_capabilities(tensors: Tensors, engine: str, served: Set[str]) -> None:
-    """Refuse inputs that the engine lacks, by name.
+    """Refuse inputs that the engine does not support, by name.
 
     Args:
         engine: its name in messages.
-        served: inputs of the tables above that it serves.
+        served: inputs of the tables above that it supports.
 
     Raises:
         InvalidRequest: such an input has a value that would have an effect.
@@ -241,17 +241,17 @@ def _asks_for_something(name: str, array: NDArray[Any]) -> bool:
 
 
 TOP_LOG_PROBS, PROMPT_LOG_PROBS = "num_top_logprobs", "return_prompt_logprobs"
-"""Inputs that TensorRT-LLM's model lacks."""
+"""Inputs that TensorRT-LLM's model does not have."""
 MAX_TOP_LOG_PROBS = 20
 """TensorRT-LLM's limit in the 1.3 pre-releases."""
 
 CACHED_TOKENS = "cached_tokens"
-"""An output that TensorRT-LLM's model lacks: prompt tokens that the KV cache had."""
+"""An output that TensorRT-LLM's model does not have: prompt tokens found in the KV cache."""
 GUIDE_TYPE, GUIDE_TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
 
 _LANGUAGES: tuple[Language, ...] = get_args(Language)
 _ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
-"""XGrammar's, and so TensorRT-LLM's, meaning of the type `json`."""
+"""What XGrammar, and so TensorRT-LLM, uses for the type `json`."""
 
 
 @dataclass(frozen=True)
@@ -259,13 +259,13 @@ class ModelLimits:
     """Limits of the loaded model.
 
     Attributes:
-        context_length: maximum of tokens, prompt and answer together.
-        vocab_size: token ids range from 0 to this less one.
+        context_length: maximum tokens of prompt and output together.
+        vocab_size: token ids are below this.
         kv_cache_tokens: capacity of the KV cache; None if it grows.
         exclude_input_in_output: default of the request's flag of that name.
-        max_input_tokens: maximum of prompt tokens, if less than the context.
+        max_input_tokens: maximum prompt tokens, if less than the context.
         engine: the engine's name in messages.
-        served: inputs of `unsupported` that this engine serves.
+        served: inputs of `unsupported` that this engine supports.
     """
 
     context_length: int
@@ -291,14 +291,14 @@ class TensorRequest:
     Attributes:
         id: Triton's request id, by which a `stop` request finds it; may be empty.
         prompt: token ids, INT64 [n], n > 0.
-        max_new_tokens: maximum of generated tokens; fits the context.
-        end_id: the token that ends the answer; None if none does.
-        guide: constraint on the answer; None for any text.
+        max_new_tokens: maximum generated tokens, within the context.
+        end_id: the token that finishes the choice; None for none.
+        guide: constraint on the output; None for any text.
         guide_bytes: memory of the compiled guide, if the sender has checked it, as the Truss does;
-            None if not.
-        is_repeatable: False if the answer may depend on other requests.
+            otherwise None.
+        is_repeatable: False if the output may depend on other requests.
         outputs: names of the output tensors to build.
-        top_log_probs: likeliest tokens to return at each place.
+        top_log_probs: number of likeliest tokens to return per position.
     """
 
     id: str
@@ -317,12 +317,12 @@ class TensorRequest:
 
     @property
     def scores_prompt(self) -> bool:
-        """Return True for log probabilities of the prompt."""
+        """Return True if log probabilities of the prompt are requested."""
         return "prompt_logprobs" in self.outputs
 
     @property
     def kv_cache_tokens(self) -> int:
-        """Return the maximum of tokens held in the KV cache; the last one is never cached."""
+        """Return the maximum tokens held in the KV cache; the last one is never cached."""
         beam_tokens = len(self.prompt) + self.max_new_tokens - 1
         return beam_tokens * self.sampling.beam_width
 
@@ -339,7 +339,7 @@ def read_request(
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
     Args:
-        is_seeded: False if nobody can ask for the same seed again.
+        is_seeded: False if nobody can request the same seed again.
 
     Raises:
         InvalidRequest: it cannot be served; the caller is at fault.
@@ -394,7 +394,7 @@ def _read_prompt(tensors: Tensors, limits: ModelLimits) -> NDArray[np.int64]:
             f"Prompt length ({length}) exceeds maximum input length ({limits.longest_prompt})."
         )
     prompt = ids[0, :length].astype(np.int64)
-    # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
+    # OpenVINO reads past its tables, without an error, for ids outside the vocabulary.
     if np.min(prompt) < 0 or np.max(prompt) >= limits.vocab_size:
         raise InvalidRequest(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
     return prompt
@@ -459,7 +459,10 @@ def _read_guide(tensors: Tensors) -> Guide | None:
 
 
 def _check_guided(request: TensorRequest, engine: str) -> None:
-    """Refuse fields that would leave the guide; all beams share one position in it, for example."""
+    """Refuse fields that would violate the guide.
+
+    All beams share one position in it, for example.
+    """
     for name, value in (
         ("beam_width", request.sampling.beam_width),
         ("min_tokens", request.sampling.min_tokens),
@@ -472,7 +475,7 @@ def _check_guided(request: TensorRequest, engine: str) -> None:
 
 
 def _check_end(request: TensorRequest, engine: str) -> None:
-    """Require an end id: beams would end with the model's own, guides with none."""
+    """Require an end id: beams would finish at the model's own, guides at none."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
         raise InvalidRequest(

@@ -26,13 +26,13 @@ _PADDING = -1
 
 
 class ResponseSender(Protocol):
-    """Send the responses to one request. Never raise: the client may disconnect at any time."""
+    """Send the responses to one request. Never raises: the client may disconnect at any time."""
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
         """Send one response with data; nothing may follow the final one."""
 
     def finish(self) -> None:
-        """End with a response without data."""
+        """Finish with a response without data."""
 
     def fail(self, message: str, *, caller_at_fault: bool) -> None: ...
 
@@ -64,20 +64,20 @@ def build_outputs(
     """Build the output tensors of one response.
 
     Args:
-        request: names the tensors to build.
+        request: lists the tensors to build.
         beams: the sequences so far, the best one first.
-        first_new: tokens of each that were sent before. Log probabilities of the tokens are always
-            sent in full, as by the C++ backend; those of other tokens are not.
+        first_new: number of each beam's tokens that were sent before. Log probabilities of the
+            tokens are always sent in full, as by the C++ backend; those of other tokens are not.
         normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
-        cached_tokens: prompt tokens that the KV cache had; None leaves the output out.
-        prompt: log probabilities of the prompt; None leaves these outputs out.
+        cached_tokens: prompt tokens found in the KV cache; None omits the output.
+        prompt: log probabilities of the prompt; None omits these outputs.
 
     Returns:
         output_ids INT32 [1, beams, n]; sequence_length INT32 [1, beams]; cum_log_probs FP32
         [1, beams]; output_log_probs FP32 [1, beams, n]; top_logprob_ids INT32 and top_logprobs FP32
         [1, beams, n, k]; prompt_logprobs FP32 [1, n], prompt_top_ids INT32 and prompt_top_logprobs
         FP32 [1, n, k]; num_input_tokens, num_output_tokens, batch_index, sequence_index,
-        cached_tokens INT32 [1, 1]. Of these, those that `request.outputs` names.
+        cached_tokens INT32 [1, 1]. Only those in `request.outputs` are built.
     """
     echoed = request.prompt.tolist() if request.echo_prompt else []
     rows = [echoed + beam.tokens[first_new:] for beam in beams]
@@ -102,7 +102,10 @@ def build_outputs(
 
 
 def send_empty(request: TensorRequest, sender: ResponseSender, *, final: bool = True) -> None:
-    """Send a response without tokens; the C++ backend ends a cancelled request with a final one."""
+    """Send a response without tokens.
+
+    The C++ backend finishes a cancelled request with such a final one.
+    """
     beams = [Beam() for _ in range(request.sampling.beam_width)]
     sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)
 
@@ -128,7 +131,7 @@ def _extra(
 def _top(
     places: Sequence[Sequence[Sequence[tuple[int, float]]]], count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the likeliest tokens of each place of each beam; id -1 is padding."""
+    """Return the likeliest tokens at each position of each beam; id -1 is padding."""
     shape = (1, len(places), max(map(len, places)), count)
     ids = np.full(shape, _PADDING, np.int32)
     log_probs = np.zeros(shape, np.float32)
@@ -148,12 +151,12 @@ def _rectangle(
 
 
 class RunningRequest:
-    """The tokens of a request so far, and how many of them were sent.
+    """The tokens of a request so far, and the number already sent.
 
     Attributes:
         beams: the sequences, the best one first.
-        prompt: log probabilities of the prompt's tokens but the first; None if not requested.
-        sent: tokens of the first beam that were sent.
+        prompt: log probabilities of the prompt's tokens except the first; None if not requested.
+        sent: number of tokens of the first beam that were sent.
     """
 
     def __init__(
@@ -192,11 +195,11 @@ class RunningRequest:
         """Add a token, unless it is the end token.
 
         Args:
-            log_prob: None leaves it out.
+            log_prob: None omits it.
             top: the likeliest ids with their log probabilities, best first.
 
         Returns:
-            True if the beam ends with it.
+            True if it finishes the beam.
         """
         if token == self.request.end_id:
             return True
@@ -208,15 +211,15 @@ class RunningRequest:
         return self._stop_words[beam].complete(token)
 
     def is_due(self, interval_s: float) -> bool:
-        """Return True if a stream has waited for its next response long enough."""
+        """Return True if a stream has waited long enough for its next response."""
         return self.request.streaming and self._clock() >= self._sent_at + interval_s
 
     def send(self, *, final: bool, cached_tokens: int | None = None) -> None:
-        """Send the new tokens, or all that were generated if the answer is not streamed.
+        """Send the new tokens, or all generated tokens if not streaming.
 
         Args:
-            final: it is the last response.
-            cached_tokens: prompt tokens that the KV cache had; sent once.
+            final: this is the last response.
+            cached_tokens: prompt tokens found in the KV cache; sent once.
         """
         sent, self.sent = self.sent, self.generated
         is_first, self._is_first = self._is_first, False

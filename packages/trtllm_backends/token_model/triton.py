@@ -1,4 +1,4 @@
-"""The side of a backend that faces Triton: responses, log and end of the server."""
+"""A backend's interface to Triton: responses, log and exit of the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ repair_reading()
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 _wire = threading.Lock()
-"""Held while a thread uses the stub, which sometimes crashes when two do at once (24.10)."""
+"""Held while a thread uses the stub, which can crash when two threads do at once (24.10)."""
 
 
 class TokenModel:
@@ -28,7 +28,7 @@ class TokenModel:
     logger: logging.Logger
 
     def submit(self, request: Any, tensors: Tensors, sender: ResponseSender) -> None:
-        """Begin a request and return at once; responses go to `sender`.
+        """Start a request and return at once; responses go to `sender`.
 
         Raises:
             InvalidRequest: it cannot be served; the caller is at fault.
@@ -36,14 +36,14 @@ class TokenModel:
         raise NotImplementedError
 
     def stop_request(self, request_id: str) -> None:
-        """End the request in flight with this id, if any."""
+        """Stop the request in flight with this id, if any."""
         raise NotImplementedError
 
     def read_config(self, args: dict[str, str], backend: str) -> dict[str, Any]:
         """Pass the log to Triton, marked with the backend's name, and parse config.pbtxt.
 
         Raises:
-            pb_utils.TritonModelException: it is not that of a decoupled model.
+            pb_utils.TritonModelException: config.pbtxt does not declare a decoupled model.
         """
         log_through_triton(self.logger, backend)
         config: dict[str, Any] = json.loads(args["model_config"])
@@ -101,7 +101,7 @@ class TritonSender:
     def fail(self, message: str, *, caller_at_fault: bool) -> None:
         kind = pb_utils.TritonError
         with _wire:
-            if caller_at_fault:  # a stream carries only the text, so the text holds the code
+            if caller_at_fault:  # a stream carries only text, so the text contains the code
                 error = kind(f"invalid argument: {message}", kind.INVALID_ARG)
             else:
                 error = kind(message, kind.INTERNAL)
@@ -121,17 +121,17 @@ class TritonSender:
             self._logger.warning("cannot send a response: %s", error)
             self._broken = True
         if flags:
-            self._sender = None  # its end tells Triton, so it belongs under the lock
+            self._sender = None  # finishing it notifies Triton, so it must hold the lock
 
 
 class Gauges:
-    """Gauges on Triton's page of metrics, one for each value of a label, made at its first number.
+    """Gauges on Triton's metrics page, one per label value, created with its first number.
 
     Args:
-        name: of all of them.
+        name: name of all gauges.
         about: their description.
         label: the name of the label.
-        args: those of `initialize`.
+        args: arguments of `initialize`.
     """
 
     def __init__(self, name: str, about: str, label: str, args: Mapping[str, str]) -> None:
@@ -142,7 +142,7 @@ class Gauges:
         self._is_closed = False
 
     def set(self, values: Mapping[str, float]) -> None:
-        """Set gauges; those without a value keep theirs.
+        """Set gauges; those without a value are unchanged.
 
         Raises:
             pb_utils.TritonModelException: Triton has no metrics.
@@ -154,7 +154,7 @@ class Gauges:
                 self._gauges[kind].set(value)
 
     def close(self) -> None:
-        """Remove them; later values are dropped."""
+        """Remove the gauges; later values are dropped."""
         with _wire:
             self._is_closed = True
             self._gauges.clear()

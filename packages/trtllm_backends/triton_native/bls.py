@@ -1,8 +1,8 @@
 """The model `tensorrt_llm_bls`: text in, text out.
 
-Names, types and shapes are those of NVIDIA's model of this name. One event loop in one thread
-serves all requests of a process, so that they run in the engine concurrently. A response is one
-text, or one for each part of it.
+Names, types and shapes are those of NVIDIA's model with this name. One event loop in one thread
+serves all requests of a process, so they run concurrently in the engine. A response is one text, or
+one chunk of it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Query:
     Attributes:
         prepared: inputs of `preprocessing` by name.
         forwarded: inputs of the engine by name.
-        stop_words: words that end the answer and are not part of it.
-        end_id: the id that ends the answer; None for the tokenizer's.
+        stop_words: words that finish the output and are not part of it.
+        end_id: the id that finishes the output; None for the tokenizer's.
         stream: send text as it arrives.
-        one_beam: True for a single beam, which can be streamed.
+        one_beam: there is a single beam, which can be streamed.
         log_probs: return log probabilities.
         outputs: requested outputs other than the text.
     """
@@ -97,8 +97,8 @@ def read_query(
     """Read and validate a request.
 
     Args:
-        decoupled: whether the model may send several responses.
-        refused: errors about inputs that the engine would misread, without their names.
+        decoupled: the model may send several responses.
+        refused: errors for inputs that the engine would misread, without the inputs' names.
 
     Raises:
         InvalidRequest: it cannot be served.
@@ -106,8 +106,8 @@ def read_query(
     prompt(inputs, "text_input")
     if not inputs.flag("exclude_input_in_output", True):
         raise InvalidRequest(
-            "exclude_input_in_output is false, but an answer never repeats its prompt; leave it "
-            "out.",
+            "exclude_input_in_output is false, but a response never repeats its prompt; leave "
+            "it out.",
             param="exclude_input_in_output",
         )
     stream = inputs.flag("stream", False)
@@ -144,14 +144,14 @@ _CHOOSES = {row.attribute: row for row in SAMPLING if row.effect in ("temperatur
 def _as_meant(
     forwarded: dict[str, Value], tensors: Tensors, refused: Mapping[str, str]
 ) -> dict[str, Value]:
-    """Replace the inputs that choose tokens by those that make the engine do what they mean."""
+    """Replace the sampling inputs with values that make the engine do what they mean."""
     given = Sampling(
         temperature=tensors.number("temperature", None),
         top_k=tensors.integer("top_k", None),
         top_p=tensors.number("top_p", None),
     )
     beams = max(1, tensors.integer("beam_width", 1))
-    # Releases that do not replace a temperature of 0 get one only if the client sent it.
+    # Releases that do not replace a temperature of 0 receive one only if the client sent it.
     is_cold = given.temperature is not None and given.temperature < LEAST_TEMPERATURE
     sent = dict(forwarded)
     for attribute, value in inputs_for(meant(given, beams), zero_is_replaced=is_cold).items():
@@ -177,7 +177,7 @@ class TextReply:
 
     Args:
         sender: Triton's response sender.
-        stub: lock held during calls of Triton; its stub can crash when two threads make them.
+        stub: lock held during calls to Triton, whose stub can crash when two threads make them.
     """
 
     def __init__(self, sender: Any, stub: threading.Lock) -> None:
@@ -192,7 +192,7 @@ class TextReply:
 
         Args:
             texts: the next text of each beam.
-            extras: further output tensors; later ones replace earlier ones of their name.
+            extras: further output tensors; later ones replace earlier ones with the same name.
         """
         self._texts = [old + new for old, new in zip_longest(self._texts, texts, fillvalue="")]
         self._extras.update(extras)
@@ -205,7 +205,7 @@ class TextReply:
     def end(self) -> None:
         """Send the rest as the last response, even without text.
 
-        Triton shows a flag without a response only to clients that ask for it.
+        Triton shows a flag without a response only to clients that request it.
         """
         self._send(_FINAL)
 
@@ -217,7 +217,7 @@ class TextReply:
             self._sender.send(pb_utils.InferenceResponse(error=failure), _FINAL)
 
     def is_cancelled(self) -> bool:
-        """Return True if the client has left; asks Triton ten times a second at most."""
+        """Return True if the client has disconnected; asks Triton at most ten times a second."""
         now_s = time.monotonic()
         if now_s - self._checked_s < _CANCELLATION_CHECK_S:
             return False

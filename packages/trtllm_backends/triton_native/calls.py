@@ -1,8 +1,8 @@
-"""Requests to other models of the server in which this process runs.
+"""Requests to other models of the server that runs this process.
 
-They use the server's gRPC port and not `pb_utils.InferenceRequest`: with several of those at once
-the stub of Triton 24.10 corrupts its memory within minutes, and one at a time would serialize
-requests. Their tensors are independent of Triton's stub, as its protocol carries them.
+They use the server's gRPC port instead of `pb_utils.InferenceRequest`: with several of those at
+once, the stub of Triton 24.10 corrupts its memory within minutes, and one at a time would serialize
+requests. The tensors have the form of Triton's protocol, independent of Triton's stub.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Value(NamedTuple):
 
     Attributes:
         datatype: as in Triton's protocol, such as INT32.
-        shape: the batch dimension included.
-        data: little-endian bytes of the values, strings each after their length.
+        shape: includes the batch dimension.
+        data: little-endian bytes of the values; strings are prefixed with their length.
     """
 
     datatype: str
@@ -66,11 +66,11 @@ _ALL_MESSAGES = (("grpc.max_send_message_length", -1), ("grpc.max_receive_messag
 
 
 class Models:
-    """Client of the models of one server, for use inside one event loop.
+    """Client for the models of one server, for use inside one event loop.
 
-    tritonclient's generated `service_pb2_grpc` refuses any grpcio older than the one that generated
-    it. In TensorRT-LLM's Python, where these models run with a checkpoint, the image decides which
-    grpcio there is: 1.80 in 26.04 and 26.05, and tritonclient 2.73 asks for 1.81.1.
+    tritonclient's generated `service_pb2_grpc` refuses a grpcio older than the one that generated
+    it. In TensorRT-LLM's Python, where these models run with a checkpoint, the image determines
+    grpcio's version: 1.80 in 26.04 and 26.05, whereas tritonclient 2.73 requires 1.81.1.
 
     Args:
         address: ``host:port`` of the server's gRPC endpoint.
@@ -106,9 +106,9 @@ class Models:
     async def generate(
         self, model: str, request_id: str, inputs: Mapping[str, Value], outputs: Iterable[str]
     ) -> AsyncGenerator[tuple[dict[str, Value], bool]]:
-        """Call the engine, and yield the tensors of each response, and whether it is the last.
+        """Call the engine, and yield each response's tensors and whether it is the last.
 
-        A response without tensors is left out.
+        Responses without tensors are skipped.
 
         Raises:
             InvalidRequest: the engine refused the request.
@@ -126,7 +126,7 @@ class Models:
             raise _error(error) from error
 
     async def stop(self, model: str, request_id: str) -> None:
-        """Stop the request of that id in the engine; its last response is still to come."""
+        """Stop the request with that id in the engine; its last response is still to come."""
         inputs = {
             "input_ids": integer(0),
             "input_lengths": integer(1),

@@ -1,7 +1,7 @@
-"""The model `postprocessing`: decodes the tokens of whole answers.
+"""The model `postprocessing`, which decodes the tokens of whole outputs.
 
-Names, types and shapes are those of NVIDIA's model of this name. It keeps no state between
-requests, so it is correct for whole answers only; `tensorrt_llm_bls` decodes while tokens arrive.
+Names, types and shapes are those of NVIDIA's model with this name. It keeps no state between
+requests, so it is correct for whole outputs only; `tensorrt_llm_bls` decodes while tokens arrive.
 """
 
 from __future__ import annotations

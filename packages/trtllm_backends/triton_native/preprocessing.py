@@ -1,8 +1,8 @@
-"""The model `preprocessing`: converts a prompt and words to inputs of `tensorrt_llm`.
+"""The model `preprocessing`, which converts a prompt and words to inputs of `tensorrt_llm`.
 
-Names, types and shapes are those of NVIDIA's model of this name (`all_models/inflight_batcher_llm/
-preprocessing` in triton-inference-server/tensorrtllm_backend), without the inputs for images and
-encoders.
+Names, types and shapes are those of NVIDIA's model with this name
+(`all_models/inflight_batcher_llm/preprocessing` in triton-inference-server/tensorrtllm_backend),
+without the inputs for images and encoders.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from trtllm_truss.triton.client.tensors import pack_words
 def stop_lists(
     tokenizer: TextTokenizer, words: Sequence[str], prompt: Sequence[int]
 ) -> list[list[int]]:
-    """Return token lists at which the engine may end an answer, see `StopWordIds`.
+    """Return token lists at which the engine may finish a choice; see `StopWordIds`.
 
-    A word is left out if its list could end an answer without the word: when the prompt ends with
-    the beginning of the list, since the engine matches across that border, and when its tokens do
-    not imply the word. A special token never shows and always ends the answer.
+    A word is omitted if its list could finish a choice without the word: when the prompt ends with
+    the start of the list, since the engine matches across that boundary, and when its tokens do not
+    imply the word. A special token never appears in text and always finishes the choice.
     """
     lists = (encode_word(tokenizer, word) for word in words)
     return _distinct(
@@ -52,13 +52,13 @@ def stop_lists(
 
 
 def bad_lists(tokenizer: TextTokenizer, words: Sequence[str]) -> list[list[int]]:
-    """Return token lists that the engine must not generate: each word, with and without a space."""
+    """Return token lists that the engine must not generate: each word with and without a space."""
     spellings = (spelling for word in words for spelling in (word, f" {word}"))
     return _distinct(encode_word(tokenizer, spelling) for spelling in spellings)
 
 
 def word_tensor(lists: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    """Return token lists as the engine takes them, INT32 [1, 2, n]; see `pack_words`."""
+    """Return token lists in the engine's format, INT32 [1, 2, n]; see `pack_words`."""
     return np.frombuffer(pack_words(lists), np.int32).reshape(1, 2, sum(map(len, lists)))
 
 
@@ -105,7 +105,7 @@ class TritonPythonModel:
         pad_id = inputs.integer("PAD_ID", None)
         if pad_id is None:
             pad_id = end_id if known.pad_id is None else known.pad_id
-        # The engine knows one end id; further ones travel as stop words.
+        # The engine accepts one end id; further ones are sent as stop words.
         stops = [[each] for each in end_ids[1:]]
         stops += stop_lists(known, words(inputs, "STOP_WORDS_DICT"), ids)
         bads = bad_lists(known, words(inputs, "BAD_WORDS_DICT"))
@@ -121,7 +121,7 @@ class TritonPythonModel:
 
 
 def encode_prompt(tokenizer: TextTokenizer, prompt: str, adds_special_tokens: bool) -> list[int]:
-    """Return the ids of a prompt, with BOS once, even if the prompt includes it."""
+    """Return a prompt's ids with BOS once, even if the prompt includes it."""
     ids = tokenizer.encode(prompt, adds_special_tokens)
     twice = ids[:2] == [tokenizer.bos_id] * 2
     return ids[1:] if adds_special_tokens and twice else ids

@@ -1,4 +1,4 @@
-"""Parameters and tensors of the text models, and the engine's responses as one answer's text."""
+"""Parameters and tensors of the text models, and the text of the engine's responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prompt(tensors: Tensors, name: str) -> str:
     """Return the only string of a mandatory tensor [1, 1].
 
     Raises:
-        InvalidRequest: there are more, or none.
+        InvalidRequest: there are several strings, or none.
     """
     texts = tensors.texts(name)
     if len(texts) != 1:
@@ -43,12 +43,12 @@ def prompt(tensors: Tensors, name: str) -> str:
 
 
 def words(tensors: Tensors, name: str) -> list[str]:
-    """Return the non-empty strings of a tensor: clients send an empty one for none."""
+    """Return the non-empty strings of a tensor; clients send an empty one for none."""
     return [word for word in tensors.texts(name) if word]
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> Any:
-    """Return a Triton tensor; an array of objects holds bytes and becomes strings."""
+    """Return a Triton tensor; an array of objects contains bytes and becomes strings."""
     return pb_utils.Tensor(name, readable_copy(array))
 
 
@@ -80,14 +80,14 @@ def tokenizer(parameters: Parameters) -> TextTokenizer:
 
 
 class TextAnswer:
-    """Text of one answer, of one beam or several.
+    """Text of one response, with one or several beams.
 
     Args:
-        stop_words: words that end the answer and are not part of it.
-        end_ids: ids that end the answer and are hidden.
+        stop_words: words that finish the output and are not part of it.
+        end_ids: ids that finish the output and are hidden.
 
     Attributes:
-        lengths: tokens of each beam so far.
+        lengths: number of tokens of each beam so far.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class TextAnswer:
 
     @property
     def stopped(self) -> bool:
-        """Return True if a stop word has ended every beam, so that the engine can stop."""
+        """Return True if a stop word has finished every beam, so that the engine can stop."""
         return bool(self._streams) and all(stream.stopped for stream in self._streams)
 
     def push(self, lists: Sequence[Sequence[int]]) -> list[str]:
-        """Take the next ids of each beam, and return each beam's text that is now certain."""
+        """Add the next ids of each beam, and return each beam's text that is now certain."""
         if not self._streams:
             self._streams = [TextStream(self._tokenizer, self._stop_words) for _ in lists]
             self.lengths = [0] * len(lists)
@@ -116,7 +116,7 @@ class TextAnswer:
         ]
 
     def finish(self) -> list[str]:
-        """End the answer, and return each beam's text that was held back."""
+        """Finish the output, and return each beam's text that was held back."""
         return [stream.finish() for stream in self._streams]
 
     def _shown(self, ids: Sequence[int]) -> Sequence[int]:

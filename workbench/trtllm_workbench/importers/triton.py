@@ -53,7 +53,7 @@ def _parameters(version: str | None) -> Iterator[OptionRule]:
         elif row.name == "gpt_model_type":
             yield from not_needed("requests are always batched in flight", name, only=row.choices)
         elif row.name == "exclude_input_in_output":
-            yield from not_needed("an answer never repeats its prompt", name)
+            yield from not_needed("a response never repeats its prompt", name)
         elif row.name in ("executor_worker_path", "tokenizer_dir"):
             yield from not_needed("this server sets it", name)
         elif row.name == "num_nodes":
