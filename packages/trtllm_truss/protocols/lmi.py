@@ -360,7 +360,7 @@ def _check_agreement(
 ) -> None:
     if parameters.decoder_input_details and (not details or form is not LmiForm.JSON):
         raise InvalidRequest(
-            "parameters.decoder_input_details is true; it requires details, and no stream.",
+            "parameters.decoder_input_details is true; it needs details, and no stream.",
             param="decoder_input_details",
         )
     if (min_length or 0) > parameters.max_new_tokens:
