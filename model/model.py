@@ -5,7 +5,7 @@ Truss reads the annotations of methods as objects, so they must not be postponed
 
 from trtllm_truss.endpoints.truss_application import answer_while_importing, guard_application
 
-answer_while_importing()  # Truss's port is open, and the imports below take half a second
+answer_while_importing()  # Truss's port is already open, and the imports below take half a second
 
 # ruff: noqa: E402
 import gc
@@ -44,14 +44,14 @@ class Model:
         self._data_dir = Path(data_dir)
         self._model_cache = lazy_data_resolver
         self._status = ServiceStatus.published(os.environ)
-        # Once: a start removes secrets from the process's environment.
+        # Once, because a start removes secrets from the process's environment.
         self._read_environment = cache(partial(read_environment, secrets))
         self._service: Service | None = None
         self._application: Application | None = None
         self._endpoints: Mapping[str, Endpoint] = {}
 
     def load(self) -> None:
-        """Start the engine and return once it answers. Truss repeats the call if it fails.
+        """Start the engine and return once it generates. Truss repeats the call if it fails.
 
         Raises:
             StartupError: the Truss cannot start.
@@ -71,13 +71,13 @@ class Model:
         if self._is_in_process():
             self.predict = import_routes().InProcessPredict(self._service, defaults)  # type: ignore
             return
-        assert self._application is not None, "it was made before the start"
+        assert self._application is not None, "created before the start"
         self._endpoints = import_routes().build_routes(self._service, defaults)
         self._application.begin(self._service, self._endpoints)
         batch_log_lines()
 
     def is_healthy(self) -> bool:
-        """Return whether the engine answers; the readiness route calls this."""
+        """Return True if the engine responds; the readiness route calls this."""
         return self._service is not None and self._service.is_healthy()
 
     async def predict(self, request: Request) -> Response:
@@ -104,7 +104,7 @@ class Model:
         return await self._endpoints["/v1/messages"](request)
 
     async def embeddings(self, request: Request) -> Response:
-        """Refuse `POST /v1/embeddings` in the shape of OpenAI's errors."""
+        """Refuse `POST /v1/embeddings` with an error in OpenAI's format."""
         return await self._endpoints["/v1/embeddings"](request)
 
     def _before_start(self, limits: Serving, environment: Environment) -> None:
@@ -115,7 +115,7 @@ class Model:
         self._wait_for_model_cache()
 
     def _wait_for_model_cache(self) -> None:
-        """Wait until Truss has placed the files of `model_cache`; it requires the call.
+        """Wait until Truss has placed the files of `model_cache`; Truss requires the call.
 
         Source: `LazyDataResolverV2` in truss/templates/shared/lazy_data_resolver.py, 0.18.35.
         """
@@ -129,5 +129,5 @@ class Model:
             ) from error
 
     def _is_in_process(self) -> bool:
-        """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""
+        """Detect `truss.load(DIR)`, which passes a dict as secrets; the server passes an object."""
         return isinstance(self._secrets, dict)

@@ -1,13 +1,16 @@
-"""`trtllm-truss` and `python -m trtllm_truss`; without the workbench, as in an image, its part."""
+"""`trtllm-truss` and `python -m trtllm_truss`.
+
+Without the workbench, as in an image, the server's commands.
+"""
 
 import sys
 
 INTERRUPTED_STATUS = 130
-"""Of a command that Ctrl-C ends, as of one that dies of SIGINT in a shell."""
+"""Exit status of a command stopped by Ctrl-C, as of one killed by SIGINT in a shell."""
 
 
 def main() -> int:
-    """Run one command and return its exit status; Ctrl-C during its imports ends it too."""
+    """Run one command and return its exit status; Ctrl-C during its imports stops it too."""
     try:
         from importlib.util import find_spec
 

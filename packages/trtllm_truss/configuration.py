@@ -1,4 +1,4 @@
-"""config.yaml as a whole, read and validated in one place for the server and every command."""
+"""Read and validate config.yaml as a whole, for the server and all commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITH_FOLDERS = {
     *("engine_repository", "tokenizer_repository", "lora_adapters"),
     *("build", "runtime"),
 }
-"""Keys of `model_metadata` whose values can be local folders, or hold some."""
+"""Keys of `model_metadata` whose values can be or contain local folders."""
 
 _TYPES: Mapping[type, tuple[str, ...]] = {
     dict: (
@@ -30,7 +30,7 @@ _TYPES: Mapping[type, tuple[str, ...]] = {
     list: ("external_package_dirs", "weights"),
     str: ("bundled_packages_dir", "data_dir", "model_module_dir"),
 }
-"""Truss's own keys that are read before Truss checks them, or without it, by type.
+"""Truss's keys that are read before or without Truss's own check, by type.
 
 Source: truss/base/truss_config.py, 0.18.35, which fails on some of them with a traceback.
 """
@@ -49,7 +49,7 @@ _YAML_REMEDIES: Mapping[str, str] = {
     "levels deep": "nest less",
     "two values": "",
 }
-"""The remedy by a part of PyYAML's or our own sentence; empty where that names it."""
+"""The remedy by a part of PyYAML's or our sentence; empty if the sentence contains it."""
 
 CONFIDENTIAL = ("secrets", "environment_variables")
 """Keys whose values no message shows."""
@@ -60,7 +60,7 @@ class Configuration(NamedTuple):
 
     Attributes:
         settings: `model_metadata`.
-        request_defaults: `model_metadata.generation`, by field of the predict body.
+        request_defaults: `model_metadata.generation`, by predict field.
     """
 
     settings: Settings
@@ -73,8 +73,9 @@ def load_configuration(
     """Validate a parsed config.yaml.
 
     Args:
-        tensorrt_llm_version: the version that knows the keys of `runtime`; None is the installed
-            one, or else that of config.yaml's image. Keys of all versions pass if none is known.
+        tensorrt_llm_version: the version that must support the keys of `runtime`; None uses the
+            installed one, or the version of config.yaml's image. If none is known, the keys of all
+            versions are accepted.
 
     Raises:
         SettingsError: a key is unknown, missing, of the wrong type, out of range or of another
@@ -98,7 +99,7 @@ def load_configuration(
 
 
 class _Loader(yaml_files.Loader):
-    """Refuses a second value of a key, for which YAML has no meaning; PyYAML keeps the last one.
+    """Refuses duplicate keys, which have no meaning in YAML; PyYAML keeps the last value.
 
     Source: YAML 1.2.2, 3.2.1.1: the keys of a mapping are unique.
     """
@@ -116,7 +117,7 @@ class _Loader(yaml_files.Loader):
 
 
 def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
-    """Read `config`, by default the Truss's config.yaml; its relative folders become absolute.
+    """Read `config`, by default the Truss's config.yaml; relative folders in it become absolute.
 
     Raises:
         SettingsError: the file does not exist, is not a YAML mapping, or one of Truss's keys has a
@@ -144,8 +145,8 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{file} is not valid YAML: {problem}.") from None
     except ReaderError as error:
         raise SettingsError(
-            f"{file} holds the character U+{error.character:04X} at {error.position}, "
-            "which YAML does not allow; remove it."
+            f"{file} contains the character U+{error.character:04X} at {error.position}, which "
+            "YAML does not allow; remove it."
         ) from None
     except UnicodeDecodeError as error:
         raise SettingsError(
@@ -188,7 +189,7 @@ def _check_mounts(content: Mapping[str, Any]) -> None:
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:
-    """Make relative folders absolute: the server runs in another folder, hosts compare them."""
+    """Make relative folders absolute: the server runs in another folder, and hosts compare them."""
     metadata = settings.get("model_metadata")
     if isinstance(metadata, dict):
         for name in _WITH_FOLDERS & metadata.keys():

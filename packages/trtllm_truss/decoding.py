@@ -1,8 +1,8 @@
-"""Choice of tokens: as a request means it, and as NVIDIA's runtime reads inputs.
+"""The choice of tokens: what a request means, and how NVIDIA's runtime reads inputs.
 
-Both are a `Decoding`, and `inputs_for` connects them: from what is sent for a request, the runtime
-must read what was meant, in each release (`tests/decoding`). All code that asks whether a request
-is greedy asks here. Triton's processes import this module, so it imports no library.
+Both are a `Decoding`, and `inputs_for` connects them: the runtime must read from the inputs what
+the request means, in each release (`tests/decoding`). All code that tests whether a request is
+greedy uses this module. Triton's processes import this module, so it imports no library.
 
 The runtime's rules, with their sources in NVIDIA/TensorRT-LLM unless another repository is named:
 
@@ -39,9 +39,11 @@ from typing import Any, NamedTuple
 from trtllm_truss.request_fields import LEAST, SamplingFields
 
 LEAST_TEMPERATURE = 1e-5
-"""Lower ones are greedy. Those below 1e-45 are 0 in FP32, which the runtime replaces by 1.
+"""Lower temperatures are greedy.
 
-NVIDIA's PyTorch sampler divides by no less: ``top_k_top_p_sampling_batch`` of
+Those below 1e-45 are 0 in FP32, which the runtime replaces with 1.
+
+NVIDIA's PyTorch sampler does not divide by less either: ``top_k_top_p_sampling_batch`` of
 tensorrt_llm/_torch/pyexecutor/sampling_utils.py, near 1.2.
 """
 _LARGEST_TOP_K = 1024  # TOP_K_MAX of samplingTopKKernels.h
@@ -52,9 +54,9 @@ class Decoding(NamedTuple):
 
     Attributes:
         beams: width of a beam search; 1 for none.
-        top_k: number of the likeliest tokens to draw from; 0 for all, 1 is greedy.
-        top_p: sum of their probabilities; 1 for all.
-        min_p: the least probability, relative to the likeliest token's.
+        top_k: number of likeliest tokens to sample from; 0 for all, 1 is greedy.
+        top_p: cumulative probability of these tokens; 1 for all.
+        min_p: least probability, relative to the likeliest token's.
     """
 
     beams: int = 1
@@ -75,8 +77,8 @@ GREEDY = Decoding(top_k=1)
 def meant(sampling: SamplingFields[Any], beams: int = 1) -> Decoding:
     """Return what a request means.
 
-    A temperature, `top_p`, `min_p` or a `top_k` above 1 asks to draw; without any of them decoding
-    is greedy. The limits mean nothing to a beam search, which draws nothing.
+    A temperature, `top_p`, `min_p` or a `top_k` above 1 requests sampling; otherwise decoding is
+    greedy. The limits have no meaning for beam search, which does not sample.
     """
     temperature, top_k, top_p, min_p = _choice(sampling)
     is_cold = temperature is not None and temperature < LEAST_TEMPERATURE
@@ -95,7 +97,7 @@ def meant(sampling: SamplingFields[Any], beams: int = 1) -> Decoding:
 
 
 def inputs_for(decoding: Decoding, *, zero_is_replaced: bool = True) -> dict[str, float | None]:
-    """Return the values to send, by attributes of `Sampling`; None is not sent.
+    """Return the values to send, by attribute of `Sampling`; None is not sent.
 
     Args:
         zero_is_replaced: the release has rule 3 (the fact `replaces_zero_temperature`).
@@ -117,13 +119,15 @@ def inputs_for(decoding: Decoding, *, zero_is_replaced: bool = True) -> dict[str
 def in_runtime(
     sampling: SamplingFields[Any], beams: int = 1, *, zero_is_replaced: bool = True
 ) -> Decoding:
-    """Return what NVIDIA's runtime makes of inputs; None is an input that was not sent.
+    """Return the decoding that NVIDIA's runtime derives from inputs.
+
+    None is an input that was not sent.
 
     Args:
         zero_is_replaced: the release has rule 3 (the fact `replaces_zero_temperature`).
 
     Raises:
-        ValueError: it refuses a value, with its text.
+        ValueError: it refuses a value; the message is its text.
     """
     temperature, top_k, top_p, min_p = _choice(sampling)
     if top_p is not None and top_p <= 0:

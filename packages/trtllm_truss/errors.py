@@ -21,8 +21,7 @@
         ├── BuildError               an engine could not be built or published
         └── TritonError              Triton is missing, or failed to start
 
-A message has one or two sentences with the field, the value and the remedy, never a secret or a
-prompt.
+A message has one or two sentences with field, value and remedy, never a secret or a prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class TrussError(Exception):
     """Base of all errors that this project raises.
 
     Attributes:
-        code: machine-readable word of an error body.
+        code: machine-readable identifier in an error body.
         status: HTTP status of its response.
         param: the field at fault, if any.
         retry_after_s: seconds until a retry may succeed, if it can.
@@ -63,7 +62,7 @@ class InvalidRequest(RequestError):
 
 
 class NotServed(RequestError):
-    """The route exists, but generative models have no answer to it."""
+    """The route exists, but generative models cannot serve it."""
 
     code = "not_served"
     status = 404
@@ -78,7 +77,7 @@ class BodyTimeout(RequestError):
     @classmethod
     def after(cls, timeout_s: float, bytes_per_s: int) -> BodyTimeout:
         return cls(
-            f"the body paused for {timeout_s:g} s, or took longer than that and a second for each "
+            f"the body paused for {timeout_s:g} s, or took longer than that plus a second per "
             f"{bytes_per_s} bytes (serving.body_timeout_s). Send it faster."
         )
 
@@ -92,7 +91,7 @@ class BodyTooLarge(RequestError):
     @classmethod
     def beyond(cls, max_bytes: int) -> BodyTooLarge:
         return cls(
-            f"the body is too large; at most {max_bytes} bytes are read (serving.max_body_bytes). "
+            f"the body is too large; the maximum is {max_bytes} bytes (serving.max_body_bytes). "
             "Send less."
         )
 
@@ -113,13 +112,13 @@ class ContextLengthExceeded(RequestError):
     def describe(
         cls, context_tokens: int, details: str, *, param: str | None = None
     ) -> ContextLengthExceeded:
-        """Return an error whose message clients recognize.
+        """Return an error with a message that clients recognize.
 
-        It begins with the sentence by which litellm recognizes the error and ends in the code, by
+        It starts with the sentence by which litellm recognizes the error, and ends with the code by
         which LangChain does: https://docs.litellm.ai/docs/exception_mapping.
 
         Args:
-            context_tokens: the engine's limit of prompt and answer.
+            context_tokens: the engine's limit of prompt and output.
             details: the field, its length and the remedy, without a full stop.
             param: the field at fault.
         """
@@ -149,11 +148,11 @@ class EngineUnavailable(TrussError):
 
 
 RETRY_AFTER_S = 5
-"""Asked of callers whose request may pass later: a restart takes longer, and a busy engine less."""
+"""For callers whose request may succeed later: a restart takes longer, and a busy engine less."""
 
 
 def unavailable(message: str) -> EngineUnavailable:
-    """Build the error of an engine that is gone or going; a later retry can succeed."""
+    """Build the error for an engine that is gone or exiting; a later retry can succeed."""
     return EngineUnavailable(message, retry_after_s=RETRY_AFTER_S)
 
 
@@ -162,7 +161,7 @@ class EngineBroken(EngineUnavailable):
 
 
 class AdapterUnavailable(TrussError):
-    """The files of a LoRA adapter were damaged, removed or replaced; the engine is well."""
+    """The files of a LoRA adapter were damaged, removed or replaced; the engine itself works."""
 
     code = "adapter_unavailable"
     status = 503
@@ -202,14 +201,14 @@ class TritonError(StartupError):
 
 
 def _encodable(text: str) -> str:
-    """Replace halves of UTF-16 surrogate pairs: JSON may hold them, UTF-8 may not."""
+    """Replace lone surrogates, which JSON may contain but UTF-8 may not."""
     return text.encode(errors="replace").decode()
 
 
 def drop_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of a handled error and of its context.
 
-    Their frames hold the error itself, a cycle, and with it the request's body.
+    Their frames hold the error itself, which is a cycle, and with it the request's body.
     """
     each: BaseException | None = error
     while each is not None:

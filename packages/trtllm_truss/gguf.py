@@ -1,4 +1,4 @@
-"""The key/value header of a GGUF file: the metadata of a model.
+"""Read the key/value header of a GGUF file, which contains the model's metadata.
 
 The format is ggml's, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: the magic, a
 version, the number of tensors and of keys, then the keys, each a length-prefixed name, a type and a
@@ -30,10 +30,11 @@ _MAX_HEADER_BYTES = 1 << 26  # ten times that of a vocabulary of 256,000 tokens
 
 
 def read_metadata(path: Path) -> dict[str, MetadataValue]:
-    """Read all keys of a GGUF file's header, not its tensors.
+    """Read all keys in a GGUF file's header, but not its tensors.
 
     Raises:
-        ArtifactError: the file cannot be read, is not GGUF, is of another version, or ends early.
+        ArtifactError: the file cannot be read, is not GGUF, has an unsupported version, or is
+            truncated.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -87,7 +88,7 @@ class _Header:
         return self._strings(1)[0]
 
     def _strings(self, count: int) -> list[str]:
-        """Read strings in one loop: a vocabulary has a hundred thousand."""
+        """Read strings in one loop: a vocabulary has a hundred thousand of them."""
         data, at, strings = self._data, self._at, []
         end = min(len(data), _MAX_HEADER_BYTES)
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""JSON files of repositories, read through pydantic models."""
+"""JSON files of repositories, read with pydantic models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_json(file: str, content: bytes) -> object:
         if content.lstrip().startswith(b"<"):
             beginning = shown(content.lstrip()[:_SHOWN_BYTES].decode("utf-8", "replace"))
             raise ArtifactError(
-                f"{file} begins with {beginning}: it is a web page, not the file; fetch it again."
+                f"{file} starts with {beginning}: it is a web page, not the file; fetch it again."
             ) from None
         raise ArtifactError(f"{file} is not valid JSON ({error}); fetch it again.") from None
     return parsed
@@ -57,7 +57,7 @@ def json_object(file: str, content: object) -> Mapping[str, Any]:
     """Return a parsed file whose top level is an object.
 
     Raises:
-        ArtifactError: it is something else.
+        ArtifactError: the top level is not an object.
     """
     if not isinstance(content, Mapping):
         raise ArtifactError(f"{file} is not a JSON object; {_REMEDY}")
@@ -77,7 +77,7 @@ def read_model(model: type[Model], file: str, content: Mapping[str, Any]) -> Mod
     path = dotted_path(finding["loc"])
     if finding["type"] == "missing":
         raise ArtifactError(
-            f"{file} has no {path}; it is not the one that TensorRT-LLM's builder writes beside "
-            f"the engine: {_REMEDY}"
+            f"{file} has no {path}; it is not the file that TensorRT-LLM's builder writes next "
+            f"to the engine: {_REMEDY}"
         )
     raise ArtifactError(f"{file}: {broken_rule(finding, path)}; {_REMEDY}")

@@ -1,6 +1,6 @@
-"""Answer only this machine's programs and pages, while a server listens on loopback.
+"""Accept requests only from this machine's programs and pages while a server listens on loopback.
 
-Imports the standard library alone: `serve` loads this file beside a Truss that bundles another
+Imports only the standard library: `serve` loads this file next to a Truss that bundles another
 version of this package.
 """
 
@@ -21,7 +21,7 @@ _RELOAD_PATH = "/hot-reload"
 _OPENAI_PATHS = "/v1/", "/tokenize", "/detokenize"
 _OPENAI_ROUTES = ("chat/completions", "completions", "embeddings", "models", "responses")
 _MESSAGES = "/v1/messages", "/v1/v1/messages", "/messages"
-"""The API's route, and where clients with a wrong base URL look for it."""
+"""The API's route, and the paths that clients with a wrong base URL request."""
 _MESSAGES_KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -44,7 +44,7 @@ def host_of(authority: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or address is loopback, without resolving it."""
+    """Return True for a loopback name or address, without resolving it."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -66,15 +66,15 @@ def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host resolves to loopback addresses only."""
+    """Return True if a host resolves to loopback addresses only."""
     return all(is_loopback(address[0]) for _, address in addresses(host, 0))
 
 
 class LocalGuard:
     """ASGI middleware that rejects requests a local server should not answer.
 
-    Rejects hot reloads of the model's code. On loopback, also rejects requests with the `Host` of
-    another machine, which a browser sends after DNS rebinding, or with the `Origin` of another
+    Rejects hot reloads of the model's code. On loopback, it also rejects requests with another
+    machine's `Host`, which a browser sends after DNS rebinding, or with the `Origin` of another
     machine's page.
 
     Args:
@@ -122,7 +122,7 @@ class LocalGuard:
 
 
 def error_body(path: str, status: int, code: str, message: str) -> dict[str, Any]:
-    """Build the body of a refusal, which no endpoint has seen, in the format of the route."""
+    """Build the error body of a refusal before any endpoint, in the format of the route."""
     if path == "/invocations":
         return {"code": status, "error": message}
     if path.startswith(_MESSAGES):
@@ -139,7 +139,7 @@ def error_body(path: str, status: int, code: str, message: str) -> dict[str, Any
 async def send_json(
     send: Send, status: int, value: dict[str, Any], headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
-    """Send a whole answer."""
+    """Send a whole response."""
     body = json.dumps(value).encode()
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     head += headers or []

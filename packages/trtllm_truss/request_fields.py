@@ -1,9 +1,9 @@
-"""The table of request fields: type, range, names, tensors and meaning, each in one place.
+"""The table of request fields, with their types, ranges, names, tensors and meanings.
 
 A row is an attribute of `SamplingFields`, or an item of `OPTIONS`. The bodies of all protocols, the
 engine's tensors, the readers of our backends, the check against the engine and the pages follow
-from the rows. The contract knows which release has a tensor, and a kind of engine which fields it
-refuses. Triton's processes import this module, so it imports no library.
+from the rows. The contract specifies which release has a tensor, and a kind of engine which fields
+it refuses. Triton's processes import this module, so it imports no library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 INT32_MAX = 2**31 - 1
 LEAST = 1e-6
-"""Minimum of positive numbers: the engine's 32-bit floats round smaller ones to 0."""
+"""Least positive number: the engine's 32-bit floats round smaller ones to 0."""
 
 ProtocolName = Literal["predict", "openai", "messages", "lmi"]
 Texts = tuple[str, ...]
@@ -27,7 +27,7 @@ Unset = TypeVar("Unset")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included unless `above` is set; None is no limit."""
+    """Numbers from `low` to `high`, both included unless `above` is set; None means no limit."""
 
     low: float | None = None
     high: float | None = None
@@ -51,20 +51,20 @@ class RequestField:
     """A row of the table.
 
     Attributes:
-        name: name in bodies.
-        kind: type of a value.
-        meaning: sentence of the pages.
-        range: of a number in a body. A protocol may have a narrower one.
-        zero: another number for 0, which sets no limit.
-        default: value of an omitted field; None is not sent, so that the engine's default applies.
-        names: names in protocols that call the field something else; None where it is missing.
-        attribute: of `Sampling` or `GenerationRequest`, if not the name.
-        tensors: the engine's inputs, the newest name first.
-        tensor_range: of the inputs, if it is not `range`.
+        name: field name in bodies.
+        kind: type of the value.
+        meaning: sentence for the pages.
+        range: range of a number in a body. A protocol may use a narrower one.
+        zero: another number that means 0, which sets no limit.
+        default: value if omitted; None is not sent, so that the engine's default applies.
+        names: names in protocols that use another one; None where the field is missing.
+        attribute: attribute of `Sampling` or `GenerationRequest`, if not the name.
+        tensors: the engine's inputs, newest name first.
+        tensor_range: range of the inputs, if not `range`.
         engine_default: value of an absent input.
-        effect: what a field of sampling changes: the temperature, the tokens to draw from, their
-            logits, the end, the score of beams or the random numbers.
-        with_beams: beam search honours it.
+        effect: what a sampling field changes: temperature, candidate tokens, their logits, the end,
+            beam scores or random numbers.
+        with_beams: beam search supports it.
     """
 
     name: str
@@ -85,13 +85,13 @@ class RequestField:
         object.__setattr__(self, "attribute", self.attribute or self.name)
 
     def changes(self, value: float) -> bool:
-        """Return True if a value of sampling has an effect in the engine."""
+        """Return True if a sampling value has an effect in the engine."""
         if self.effect == "end":
             return value > self.engine_default
         return value != self.engine_default
 
     def has_effect(self, value: Any) -> bool:
-        """Return True if the value of a request changes its answer; None is an open field."""
+        """Return True if a request's value changes its output; None is an open field."""
         if self.effect is not None:
             return value is not None and self.changes(value)
         return bool(value) if isinstance(self.default, tuple) else bool(value != self.default)
@@ -101,14 +101,14 @@ class RequestField:
 
 
 def _row(kind: type[T], meaning: str, **facts: Any) -> T:
-    """Declare an attribute of `SamplingFields` with the facts of its row."""
+    """Declare an attribute of `SamplingFields` together with its row."""
     value: T = field(default=None, metadata={"kind": kind, "meaning": meaning, **facts})  # type: ignore[assignment]
     return value
 
 
 @dataclass(slots=True)
 class SamplingFields(Generic[Unset]):
-    """The fields of sampling.
+    """The sampling fields.
 
     `Unset` is None in a request, whose open fields are not sent, and `NoReturn` in an engine, where
     all have values.
@@ -126,7 +126,7 @@ class SamplingFields(Generic[Unset]):
     )
     top_k: int | Unset = _row(
         int,
-        "Number of tokens to draw from, at most 1024; 1 is greedy, 0 and -1 set no limit.",
+        "Number of tokens to sample from, at most 1024; 1 is greedy, 0 and -1 set no limit.",
         range=Range(0, 1024),
         zero=-1,
         tensors=("runtime_top_k",),
@@ -134,7 +134,7 @@ class SamplingFields(Generic[Unset]):
     )
     top_p: float | Unset = _row(
         float,
-        "Cumulative probability to draw from; 0 is greedy.",
+        "Cumulative probability to sample from; 0 is greedy.",
         range=Range(0, 1),
         tensors=("runtime_top_p",),
         engine_default=0.0,
@@ -142,7 +142,7 @@ class SamplingFields(Generic[Unset]):
     )
     min_p: float | Unset = _row(
         float,
-        "Least probability of a token to draw, relative to the likeliest one's; 0 sets no limit.",
+        "Least probability of a sampled token, relative to the likeliest one's; 0 sets no limit.",
         range=Range(0, 1),
         tensors=("min_p",),
         engine_default=0.0,
@@ -150,7 +150,7 @@ class SamplingFields(Generic[Unset]):
     )
     repetition_penalty: float | Unset = _row(
         float,
-        "Divides the logits of tokens that occurred.",
+        "Divides the logits of tokens that have occurred.",
         range=Range(LEAST, 100),
         tensors=("repetition_penalty",),
         tensor_range=Range(0, above=True),
@@ -160,7 +160,7 @@ class SamplingFields(Generic[Unset]):
     )
     presence_penalty: float | Unset = _row(
         float,
-        "Subtracted once from the logits of tokens that occurred.",
+        "Subtracted once from the logits of tokens that have occurred.",
         range=Range(-2, 2),
         tensors=("presence_penalty",),
         engine_default=0.0,
@@ -169,7 +169,7 @@ class SamplingFields(Generic[Unset]):
     )
     frequency_penalty: float | Unset = _row(
         float,
-        "Subtracted from the logits of tokens per occurrence.",
+        "Subtracted from the logits of tokens for each occurrence.",
         range=Range(-2, 2),
         tensors=("frequency_penalty",),
         engine_default=0.0,
@@ -187,7 +187,7 @@ class SamplingFields(Generic[Unset]):
     )
     min_tokens: int | Unset = _row(
         int,
-        "Minimum of tokens to generate.",
+        "Minimum number of tokens to generate.",
         range=Range(0, INT32_MAX),
         names={"lmi": "min_length"},
         tensors=("min_tokens", "min_length"),
@@ -198,7 +198,7 @@ class SamplingFields(Generic[Unset]):
     )
     seed: int | Unset = _row(
         int,
-        "Makes sampling repeatable; default: random.",
+        "Makes sampling repeatable; random by default.",
         range=Range(0, 2**64 - 1),
         tensors=("seed", "random_seed"),
         tensor_range=Range(),
@@ -208,7 +208,7 @@ class SamplingFields(Generic[Unset]):
 
 @dataclass(slots=True)
 class Sampling(SamplingFields[None]):
-    """Sampling of a request. None is not sent: the engine's default applies."""
+    """The sampling of a request. None is not sent, so the engine's default applies."""
 
 
 SAMPLING = tuple(RequestField(name=each.name, **each.metadata) for each in fields(SamplingFields))
@@ -218,14 +218,14 @@ OPTIONS = (
     RequestField(
         name="stop_words",
         kind=Texts,
-        meaning="Texts that end the answer just before them.",
+        meaning="Texts that finish the choice just before them.",
         default=(),
         names={"openai": "stop", "messages": "stop_sequences", "lmi": "stop_sequences"},
     ),
     RequestField(
         name="stop_token_ids",
         kind=Ids,
-        meaning="Token ids that end the answer just before them.",
+        meaning="Token ids that finish the choice just before them.",
         default=(),
     ),
     RequestField(
@@ -239,7 +239,8 @@ OPTIONS = (
     RequestField(
         name="beam_width",
         kind=int,
-        meaning="Beams, up to the engine's limit. With more than one the text comes at the end.",
+        meaning="Number of beams, up to the engine's limit. With more than one, the text is sent "
+        "at the end.",
         range=Range(1, INT32_MAX),
         default=1,
         names={"lmi": None},
@@ -248,21 +249,22 @@ OPTIONS = (
     RequestField(
         name="ignore_eos",
         kind=bool,
-        meaning="Continue past the model's end of sequence.",
+        meaning="Continue past the model's EOS token.",
         default=False,
         names={"lmi": "ignore_eos_token"},
     ),
     RequestField(
         name="disable_any_whitespace",
         kind=bool,
-        meaning="If false, schema-constrained JSON may contain any whitespace, even endless.",
+        meaning="If false, schema-constrained JSON may contain arbitrary, even endless, "
+        "whitespace.",
         default=True,
         attribute="fixes_blanks",
     ),
     RequestField(
         name="include_stop_str_in_output",
         kind=bool,
-        meaning="Include the stop text.",
+        meaning="Include the stop word in the text.",
         default=False,
         names={"predict": None},
         attribute="include_stop",

@@ -1,4 +1,4 @@
-"""Generation requests and their answers, independent of the protocol."""
+"""Generation requests and their output, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from typing import Any, Literal, NamedTuple
 from trtllm_truss.request_fields import Sampling
 
 REST_OF_CONTEXT = 2**31 - 1
-"""`max_tokens` without a limit; cut down, because `max_tokens_given` is false."""
+"""Used when the request sets no limit; later capped to the context."""
 
 Language = Literal["json_schema", "regex", "ebnf_grammar"]
 """Names of the input `guided_decoding_guide_type`."""
 
 GUIDE_BYTES = "guide_bytes"
-"""Parameter of a Triton request: the memory of the compiled guide in bytes, as its check measured
-it. The CPU engine then does not check the guide itself."""
+"""Parameter of a Triton request: memory of the compiled guide in bytes, as measured by its check.
+
+The CPU engine then does not check the guide itself.
+"""
 
 UNREPEATABLE = "unrepeatable"
-"""Parameter of a Triton request: true if nobody knows its seed. On the CPU engine the rounding of
-its answer then depends on other requests."""
+"""Parameter of a Triton request: true if nobody knows its seed.
+
+On the CPU engine, the rounding of its output then depends on other requests.
+"""
 
 
 class Guide(NamedTuple):
-    """A constraint on the whole answer, except for its reasoning.
+    """A constraint on the whole output, except for its reasoning.
 
     Attributes:
-        text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
-        fixes_blanks: allow JSON by a schema no blanks between its parts but one after each comma
-            and each colon.
+        text: JSON schema, regular expression, or EBNF grammar whose first rule is `root`.
+        fixes_blanks: allow no blanks between the parts of schema-constrained JSON except one after
+            each comma and colon.
         is_strict: refuse a schema that the engine would not follow in every part.
         strict_parts: parts of a schema that are refused likewise, each with its name for errors.
     """
@@ -51,14 +55,14 @@ class Guide(NamedTuple):
 
 @dataclass(frozen=True)
 class ReasoningWords:
-    """The words around the reasoning at the beginning of an answer.
+    """The words that delimit the reasoning at the start of a choice.
 
     Attributes:
-        starts: words that begin it. A template may end the prompt with one.
-        closing: text that ends it early.
-        joint: text between its end and a further text.
-        answer: text that begins an answer without tool calls.
-        is_single: an answer has at most one reasoning, so that its end is the first of `ends`.
+        starts: words that open it. A template may end the prompt with one.
+        closing: text that closes it early.
+        joint: text between its end and further text.
+        answer: text that starts content without tool calls.
+        is_single: a choice has at most one reasoning part, so that it ends at the first of `ends`.
     """
 
     starts: tuple[str, ...] = ()
@@ -76,17 +80,17 @@ class ChatFormat:
     Attributes:
         tools: JSON descriptions of the functions that the model may call.
         add_generation_prompt: append the header of an assistant message.
-        continue_final_message: end the prompt with the text of the last message, which the answer
+        continue_final_message: end the prompt with the text of the last message, which the model
             continues.
         variables: further template variables, such as `enable_thinking`.
-        answer_prefix: text that every answer begins with, after its reasoning. Special tokens in it
-            act as such.
-        reasoning: the words of the model's reasoning, after which a guide and `answer_prefix`
-            begin; None for a model without. Its tokens are counted if its end is one token.
-        shows_reasoning_start: begin an answer with the word that begins its reasoning if that is
-            the end of the prompt.
-        write_call: writes a call by the name of its function and its arguments as JSON, for a chat
-            template that shows no calls; None for one JSON object.
+        answer_prefix: text that every choice starts with, after its reasoning. Special tokens in it
+            act as control tokens.
+        reasoning: words of the model's reasoning, after which a guide and `answer_prefix` begin;
+            None for a model without reasoning. Its tokens are counted if its end is one token.
+        shows_reasoning_start: start a choice with the word that opens its reasoning, if the prompt
+            ends with that word.
+        write_call: writes a call from the name of its function and its arguments as JSON, for a
+            chat template that renders no calls; None for one JSON object.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -103,43 +107,45 @@ class ChatFormat:
 class GenerationRequest:
     """A request with every default filled in.
 
-    Not frozen, like the other large classes of a request: that multiplies the time to create one.
+    Not frozen, like the other large classes of a request, because that would multiply the creation
+    time.
 
     Exactly one of `prompt`, `prompt_ids` and `messages` is not None.
 
     Attributes:
         prompt: text to continue.
         prompt_ids: token ids to continue.
-        messages: conversation for the tokenizer's chat template; the package `conversation` has its
-            keys.
+        messages: conversation for the tokenizer's chat template; the package `conversation` defines
+            its keys.
         chat: arguments of the chat template.
         add_special_tokens: add the model's special tokens, such as BOS, to `prompt`; false if it
             contains them.
         truncate_prompt: number of trailing prompt tokens to keep; None keeps all.
-        max_tokens: maximum number of tokens to generate, cut down to the rest of the context; 0
-            returns the `echo` alone.
-        max_tokens_given: the caller set `max_tokens`: more than a context is an error.
-        n: number of answers to the prompt. An explicit seed is incremented by the answer's index.
-        stop_words: texts that end the answer just before them.
-        include_stop: keep the matched stop word in the answer.
-        stop_token_ids: token ids that end the answer just before them.
+        max_tokens: maximum number of tokens to generate, capped to the rest of the context; 0
+            returns only the `echo`.
+        max_tokens_given: the caller set `max_tokens`; more than a context is then an error.
+        n: number of choices for the prompt. An explicit seed is incremented by the choice's index.
+        stop_words: texts that finish the choice just before them.
+        include_stop: keep the matched stop word in the text.
+        stop_token_ids: token ids that finish the choice just before them.
         bad_words: texts that must not be generated.
-        beam_width: beams; 1 means no beam search.
-        ignore_eos: continue past the model's end of sequence.
+        beam_width: number of beams; 1 means no beam search.
+        ignore_eos: continue past the model's EOS token.
         shown_special_tokens: special tokens to keep.
         logit_bias: logit offsets by token id.
-        guide: constraint on the answer.
-        fixes_blanks: see `Guide`; without effect on a guide that is no schema.
+        guide: constraint on the output.
+        fixes_blanks: see `Guide`; no effect on a guide that is not a schema.
         lora_task_id: LoRA adapter, by the engine's id.
-        model: the caller's name of the model; the name of an adapter chooses it.
-        echo: start every answer with the text of its prompt; with `log_probs` also with its tokens.
+        model: the caller's name of the model; an adapter's name selects the adapter.
+        echo: start every choice with the text of its prompt; with `log_probs`, also with its
+            tokens.
         token_details: attach tokens to every `TextDelta`, with log probabilities if available.
         log_probs: number of alternatives per token; 0 requests the log probability of the token
             only, None requests none. Implies `token_details`.
         top_is_chosen: the only alternative of a token is the chosen one, as in LMI.
         prompt_details: attach the tokens of the prompt to the first `GenerationEnd`.
-        counts_only: return the prompt's tokens or their number; it may be empty, or longer than
-            the context. With `max_tokens` 0.
+        counts_only: return the prompt's tokens or their number; the prompt may be empty or longer
+            than the context. Requires `max_tokens` 0.
         running_usage: attach the token counts so far to every `TextDelta`.
         sampling: sampling parameters; a missing seed is drawn at random.
         names: the protocol's field names of attributes, for error messages.
@@ -179,12 +185,12 @@ class GenerationRequest:
 
     @property
     def needs_engine(self) -> bool:
-        """Return False for a request that counts tokens, or repeats its prompt and no more."""
+        """Return False for a request that only counts tokens or repeats its prompt."""
         return self.max_tokens > 0 or self.scores_prompt
 
     @property
     def scores_prompt(self) -> bool:
-        """Return True for log probabilities of the prompt."""
+        """Return True if log probabilities of the prompt are requested."""
         return self.echo and self.log_probs is not None
 
     @property
@@ -197,10 +203,10 @@ class GenerationRequest:
 
 
 class FinishReason(str, enum.Enum):
-    """The reason for the end of an answer."""
+    """Why a choice finished."""
 
     STOP = "stop"
-    """End of sequence or stop word."""
+    """EOS token or stop word."""
     LENGTH = "length"
     """`max_tokens` reached."""
 
@@ -210,11 +216,11 @@ class Usage:
     """Token counts of a request.
 
     Attributes:
-        completion_tokens: generated tokens; those that were put in are not counted.
-        reasoning_tokens: of these, the tokens up to the end of the reasoning, or all without an
-            end; None if not counted.
-        cached_tokens: tokens of the prompt that the engine found in its KV cache; None if it does
-            not tell.
+        completion_tokens: generated tokens; inserted tokens are not counted.
+        reasoning_tokens: those up to the end of the reasoning, or all if it has no end; None if not
+            counted.
+        cached_tokens: prompt tokens found in the engine's KV cache; None if it does not report
+            them.
     """
 
     prompt_tokens: int
@@ -234,7 +240,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of an answer or a prompt.
+    """One token of a choice or a prompt.
 
     Attributes:
         text: text added by this token; empty for hidden tokens and for incomplete characters.
@@ -251,14 +257,14 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Final text of an answer.
+    """Final text of a choice.
 
     Attributes:
         text: empty only together with `tokens`.
-        index: number of the answer in its call, counted over all requests.
-        tokens: tokens of `text`, if requested; their texts add up to `text`. Text that was put in
-            after the reasoning has none.
-        usage: token counts of this answer so far, if requested.
+        index: number of the choice in its call, counted over all requests.
+        tokens: tokens of `text`, if requested; their texts add up to `text`. Text inserted after
+            the reasoning has none.
+        usage: token counts of this choice so far, if requested.
     """
 
     text: str
@@ -269,10 +275,10 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnd:
-    """The last item of an answer.
+    """The last item of a choice.
 
     Attributes:
-        index: number of the answer in its call.
+        index: number of the choice in its call.
         prompt: tokens of the prompt, if requested.
     """
 
@@ -286,14 +292,14 @@ class GenerationEnd:
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """Tokens of an answer that its caller decodes.
+    """Tokens of a choice that the caller decodes.
 
     Attributes:
         ids: empty only together with `end`.
-        index: number of the answer in its call.
+        index: number of the choice in its call.
         log_probs: one per id, if requested.
         alternatives: pairs of id and log probability for each id in descending order, if requested.
-        end: the end of the answer, in its last delta.
+        end: end of the choice, in its last delta.
     """
 
     ids: tuple[int, ...]
@@ -304,4 +310,4 @@ class TokenDelta:
 
 
 AnswerItem = TextDelta | GenerationEnd
-"""An item of an answer: any number of deltas, then one end."""
+"""An item of a choice: any number of deltas, then one end."""

@@ -1,6 +1,6 @@
-"""Base of strict pydantic models, and messages for their errors.
+"""Base class of strict pydantic models, and messages for their errors.
 
-A message names the field, its value and the violated rule, in the same words everywhere.
+A message gives the field, its value and the violated rule, in the same words everywhere.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 SHOWN_CHARACTERS = 60
-"""Limit of a caller's name or value in a message."""
+"""Maximum length of a caller's name or value in a message."""
 
 _ENCODER = json.JSONEncoder(default=str, check_circular=False)  # the check keeps the value alive
 
 WORDS_TOO_LONG = "words_too_long"
-"""Our own kind of error, of a list of texts."""
+"""Our own kind of error, for lists of texts."""
 
 _MUST_BE = {
     "string_type": "it must be a string",
@@ -49,9 +49,9 @@ _MUST_BE = {
 
 
 class Strict(BaseModel):
-    """Base of models that refuse unknown keys and values of another type.
+    """Base class of models that refuse unknown keys and values of another type.
 
-    Built at their first use: all of them together take 50 ms of a start.
+    Built at first use, because building all of them takes 50 ms of a start.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
@@ -81,7 +81,7 @@ def did_you_mean(name: str, known: Iterable[str], refused: Iterable[str] = ()) -
     """Return the known name closest to an unknown one, if any is close.
 
     Args:
-        refused: names that are known and not accepted; suggested for near typos only.
+        refused: names that are known but not accepted; suggested for near typos only.
     """
     name = name[:SHOWN_CHARACTERS]
     near = [other for other in refused if _edits(name, other) <= _MAX_TYPO_EDITS]
@@ -90,7 +90,10 @@ def did_you_mean(name: str, known: Iterable[str], refused: Iterable[str] = ()) -
 
 
 def _edits(one: str, other: str) -> int:
-    """Count the insertions, deletions and replacements between two texts; many are inexact."""
+    """Count the insertions, deletions and replacements between two texts.
+
+    Large counts are inexact.
+    """
     if abs(len(one) - len(other)) > _MAX_TYPO_EDITS:
         return _MAX_TYPO_EDITS + 1
     row: list[int] = [*range(len(other) + 1)]
@@ -109,7 +112,7 @@ def shown(value: Any) -> str:
         value = value[:SHOWN_CHARACTERS]
     text = ""
     is_plain = not isinstance(value, (dict, list, tuple))
-    # Lazily: a container can be megabytes. Its encoder is left to the garbage collector.
+    # Lazily, because a container can be megabytes. The encoder is left to the garbage collector.
     for part in (_ENCODER.encode(value),) if is_plain else _ENCODER.iterencode(value):
         text += part
         if len(text) > SHOWN_CHARACTERS:
@@ -134,13 +137,13 @@ _REFERENCE = re.compile(r"\$\{?\w+\}?")
 
 
 def names_credential(name: str) -> bool:
-    """Return True for the name of an option or variable that holds a token, key or password."""
+    """Return True for the name of an option or variable that contains a token, key or password."""
     words = name.lower().replace("-", "_").split()
     return any(_CREDENTIAL_NAME.search(word) for word in words)
 
 
 def holds_credential(text: str) -> bool:
-    """Return True for a text with the form of a token, or with a password in a URL."""
+    """Return True for a text in the form of a token, or with a password in a URL."""
     return bool(_CREDENTIAL.search(text)) and not _REFERENCE.fullmatch(text)
 
 

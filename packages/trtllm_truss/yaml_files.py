@@ -1,4 +1,4 @@
-"""YAML within limits: a few hundred bytes can name billions of values, or nest without end."""
+"""YAML within limits; a few hundred bytes can mean billions of values or endless nesting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 from yaml.composer import ComposerError
 
 MAX_VALUES = 100_000
-"""Of a file, each counted as often as aliases repeat it."""
+"""Maximum values in a file, each counted as often as aliases repeat it."""
 
 MAX_DEPTH = 64
 
@@ -16,8 +16,8 @@ MAX_DEPTH = 64
 class Loader(yaml.SafeLoader):
     """Refuses aliases that multiply values or contain themselves, and deep nesting.
 
-    PyYAML makes one object of all that an alias repeats, so that a file of 400 bytes with nine
-    aliases in each of eleven lists is small until something walks through it.
+    PyYAML creates one object for everything that an alias repeats, so a file of 400 bytes with nine
+    aliases in each of eleven lists is small until something traverses it.
     """
 
     def get_single_node(self) -> Any:
@@ -37,7 +37,7 @@ class Loader(yaml.SafeLoader):
             self._depth -= 1
 
     def _values(self, node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
-        """Return the values below a node, itself included."""
+        """Return the values below a node, including itself."""
         if not isinstance(node, yaml.CollectionNode):
             return 1
         if node in known:
@@ -61,6 +61,6 @@ def load(text: str, loader: type[Loader] = Loader) -> Any:
     """Parse one document.
 
     Raises:
-        yaml.YAMLError: it is invalid, or goes beyond a limit.
+        yaml.YAMLError: it is invalid, or exceeds a limit.
     """
     return yaml.load(text, loader)  # noqa: S506 - a safe one

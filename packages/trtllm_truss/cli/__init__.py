@@ -1,1 +1,1 @@
-"""The commands that need the server's package alone, in a container too."""
+"""The commands that need only the server's package, also in a container."""

@@ -1,4 +1,4 @@
-"""Baseten's keys of config.yaml: what an engine needs of them, and where they contradict it.
+"""Check Baseten's keys of config.yaml against the engine's needs.
 
 Sources, November 2026: the keys are those of truss/base/truss_config.py, 0.18.35; the concurrency
 target of docs.baseten.co/deployment/autoscaling; the limits of a start of
@@ -47,7 +47,7 @@ _PREDICT_CONCURRENCY = 1024
 
 
 ADAPTER = "lora_adapters."
-"""The prefix of `Need.setting` of an adapter; its name follows."""
+"""The prefix of `Need.setting` for an adapter; its name follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Need:
     Attributes:
         setting: its key in config.yaml.
         repository: its name in config.yaml.
-        revision: as config.yaml names it.
-        paths: the files, by their path in it.
+        revision: as given in config.yaml.
+        paths: the files, by path in the repository.
     """
 
     setting: str
@@ -80,7 +80,7 @@ def needs_of(
     tokenizer: TokenizerRepository | None,
     adapters: Sequence[AdapterRepository] = (),
 ) -> list[Need]:
-    """Return what serving reads of the engine's repository, the tokenizer's and the adapters'.
+    """Return the files that serving reads from the repositories of engine, tokenizer and adapters.
 
     Raises:
         ArtifactError: the tokenizer is missing or not trusted.
@@ -108,7 +108,7 @@ def needs_of(
 def needs_of_build(
     settings: Settings, checkpoint: CheckpointSource, tokenizer: TokenizerRepository | None
 ) -> list[Need]:
-    """Return what a build in the server reads of the checkpoint's repository and the tokenizer's.
+    """Return the files of checkpoint and tokenizer that a build in the server reads.
 
     Raises:
         ArtifactError: the tokenizer is missing or not trusted.
@@ -137,10 +137,10 @@ def needs_of_build(
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyTarget:
-    """Requests that a replica should get at once.
+    """Number of requests that a replica should receive at once.
 
     Attributes:
-        reason: how it follows from the engine, as a clause.
+        reason: how it is derived from the engine, as a clause.
     """
 
     requests: int
@@ -148,9 +148,9 @@ class ConcurrencyTarget:
 
     @classmethod
     def of(cls, settings: Settings, engine: Engine, capacity: Capacity | None) -> ConcurrencyTarget:
-        """Return the requests of usual length that the engine runs at once.
+        """Return the number of requests of usual length that the engine runs at once.
 
-        An engine that overcommits its KV cache would pause those beyond it.
+        An engine that overcommits its KV cache would pause further requests.
         """
         schedulers = engine.scheduler_count(settings)
         slots = engine.batch_size(settings) * schedulers
@@ -174,17 +174,17 @@ class ConcurrencyTarget:
 
 
 def predict_concurrency(target: ConcurrencyTarget | None) -> int:
-    """Return `runtime.predict_concurrency` that is never the narrow limit."""
+    """Return a `runtime.predict_concurrency` that is never the bottleneck."""
     return max(_PREDICT_CONCURRENCY, target.requests if target else 0)
 
 
 def startup_threshold_s(settings: Settings, engine: Engine | None, downloaded_bytes: int) -> int:
-    """Return `startup_threshold_seconds`: longer than our own limits, so that they report first.
+    """Return `startup_threshold_seconds`: longer than our own limits, so that these report first.
 
     Args:
         settings: `serving.start_timeout_s`.
         engine: the engine; None if it is built when the server starts.
-        downloaded_bytes: what the start fetches itself.
+        downloaded_bytes: size of the start's own downloads.
     """
     if engine is None and settings.build is not None:
         return LONGEST_STARTUP_S
@@ -204,7 +204,7 @@ def check_keys(
     Args:
         config: the parsed config.yaml.
         settings: `model_metadata`.
-        needs: the files of its start.
+        needs: the files that its start reads.
         target: its concurrency target; None if unknown.
     """
     runtime, resources = _section(config, "runtime"), _section(config, "resources")
@@ -294,7 +294,7 @@ def _check_resources(resources: Mapping[str, Any]) -> Iterator[Diagnostic]:
 def _check_placing(
     config: Mapping[str, Any], settings: Settings, engine: Engine | None
 ) -> Iterator[Diagnostic]:
-    """Yield what the platform lacks to run the engine: a GPU, its image, its files."""
+    """Yield requirements that the platform would not meet: a GPU, its image, its files."""
     if settings.engine_repository is None:
         gpus = settings.tensor_parallelism * settings.pipeline_parallelism
     else:
@@ -326,7 +326,7 @@ def _check_placing(
 
 
 def check_revisions(settings: Settings) -> Iterator[Diagnostic]:
-    """Yield mounts of another revision than that of the settings, which are left unused."""
+    """Yield mounts of another revision than the settings specify; such mounts are not used."""
     for name, repository, revision in _repositories(settings):
         for mount in settings.mounts:
             if mount.folder_of(repository) is not None and not mount.has_revision(revision):
@@ -334,7 +334,7 @@ def check_revisions(settings: Settings) -> Iterator[Diagnostic]:
 
 
 def _repositories(settings: Settings) -> Iterator[tuple[str, str, str | None]]:
-    """Yield each repository of the settings: its key, its name and its revision."""
+    """Yield each repository in the settings: its key, name and revision."""
     build = settings.build
     if settings.engine_repository is not None:
         yield "engine_repository", settings.engine_repository, settings.engine_revision
@@ -351,7 +351,7 @@ def _repositories(settings: Settings) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _tokens(value: Any, place: str = "") -> Iterator[str]:
-    """Yield the places of texts that look like credentials, but for `secrets`."""
+    """Yield the places of texts that look like credentials, except in `secrets`."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             inner = f"{place}.{name}".lstrip(".")

@@ -1,4 +1,4 @@
-"""`build`: build an engine from a checkpoint, as `model_metadata.build` describes it."""
+"""`build`: build an engine from the checkpoint in `model_metadata.build`."""
 
 from __future__ import annotations
 

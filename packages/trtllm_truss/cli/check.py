@@ -71,8 +71,8 @@ class CheckReport:
 
     Attributes:
         facts: properties of the engine, one sentence each.
-        machine: the same of this machine, which may not be the one that serves.
-        settings_wrong: whether the settings are the problem.
+        machine: likewise for this machine, which may not be the serving one.
+        settings_wrong: the settings are the problem.
         chat_template: findings about the chat template; empty if it could not be loaded.
     """
 
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _warnings_as_findings() -> Iterator[None]:
-    """Leave out the log's warnings about mounts, which `check_revisions` finds."""
+    """Drop the log's warnings about mounts, which `check_revisions` reports."""
     logger = logging.getLogger(open_repository.__name__)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -210,7 +210,7 @@ def _describe(
 ) -> Engine:
     """Describe the engine without downloading weights; check access rights and disk space.
 
-    A remote GGUF file stays undescribed: its description is inside the file.
+    A remote GGUF file stays undescribed, because its description is inside the file.
 
     Adds to `findings` and `needs`.
     """
@@ -237,7 +237,7 @@ def _load_tokenizer(settings: Settings, environment: Environment) -> TextTokeniz
     """Load the tokenizer; download it, except for one inside a GGUF file.
 
     Returns:
-        None for one that cannot be loaded, or not without its authors' code.
+        None if it cannot be loaded, or not without its authors' code.
     """
     try:
         folder = _tokenizer_folder(settings, environment)
@@ -249,7 +249,7 @@ def _load_tokenizer(settings: Settings, environment: Environment) -> TextTokeniz
 def _describe_formats(
     tokenizer: TextTokenizer, settings: Settings, findings: list[Diagnostic]
 ) -> list[str]:
-    """Describe the chat template, and the formats of calls and reasoning that it shows.
+    """Describe the chat template, and the formats of calls and reasoning derived from it.
 
     Adds to `findings`.
     """
@@ -301,7 +301,7 @@ def _server(
     environment: Environment,
     here: list[str],
 ) -> list[Diagnostic]:
-    """Find out whether a server here runs the engine; without its GPU, no machine is asked to.
+    """Find out whether a server here runs the engine; skipped without the engine's GPU.
 
     Adds to `here`.
     """

@@ -1,4 +1,4 @@
-"""Options, signals and output that the commands share; foreign text cannot act on a terminal."""
+"""Options, signals and output shared by the commands; foreign text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PORT_DIGITS = 5
 def echo(*lines: str) -> None:
     """Write whole lines to standard error, from any thread; drop them once it is closed.
 
-    print() writes the text and the newline separately, so that threads interleave.
+    print() writes the text and the newline separately, so output of threads would interleave.
     """
     for line in lines:
         with suppress(OSError):
@@ -55,7 +55,7 @@ def add_truss_options(parser: argparse.ArgumentParser, *, config: bool = True) -
 
 
 def port(text: str) -> int:
-    """Return the number of a port, as the `type` of an option."""
+    """Return a port's number; used as the `type` of an option."""
     if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= _LAST_PORT:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be 1 to {_LAST_PORT}")
@@ -65,7 +65,7 @@ def require_empty(output: Path) -> None:
     """Check that `--output` is a new or empty folder.
 
     Raises:
-        SettingsError: it is a file or holds files.
+        SettingsError: it is a file or contains files.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
@@ -73,7 +73,7 @@ def require_empty(output: Path) -> None:
 
 @contextmanager
 def writing(output: Path) -> Iterator[None]:
-    """Name `--output` in the error if the block cannot write it.
+    """Report `--output` in the error if the block cannot write it.
 
     Raises:
         SettingsError: the block raised an OSError.
@@ -102,14 +102,14 @@ def log_to_stderr() -> None:
 
 
 def draining(number: int, limit_s: float) -> str:
-    """Return what a server says at the first signal."""
+    """Return the message that a server prints at the first signal."""
     name = signal.Signals(number).name
     return f"{name}: waiting up to {limit_s:g} s for running requests; a second signal cuts them"
 
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Make SIGTERM raise `SystemExit` in the block, so that its cleanup runs.
+    """Make SIGTERM raise `SystemExit` in the block, so that its clean-up runs.
 
     A second SIGTERM is ignored.
     """
@@ -122,9 +122,9 @@ def unwinding() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Handle SIGTERM and SIGINT at the end of the block instead of in it.
+    """Handle SIGTERM and SIGINT after the block instead of during it.
 
-    Signals reach Python in the main thread; in any other one the block runs as it is.
+    Signals reach Python in the main thread; on other threads the block runs unchanged.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

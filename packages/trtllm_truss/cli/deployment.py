@@ -1,6 +1,6 @@
-"""Keys of Truss that a deployment would fail over although Truss accepts them.
+"""Truss keys that Truss accepts but that would make a deployment fail.
 
-Sources, November 2026: the keys and defaults are those of truss/base/truss_config.py, 0.18.35; the
+Sources, November 2026: keys and defaults are those of truss/base/truss_config.py, 0.18.35; the
 image's tags and interpreters those of `engines.host` and docs/deploy.md.
 """
 
@@ -33,7 +33,7 @@ _FREE_TEXTS = {
     *("model_metadata", "environment_variables", "secrets"),
     *("build_commands", "description", "docker_server"),
 }
-"""Sections with texts that are not names, or are checked elsewhere."""
+"""Sections with texts that are not names, or that are checked elsewhere."""
 _SECRET = re.compile(r"[A-Za-z0-9_.-]+")
 _PYTHONS = ("py310", "py311", "py312", "py313")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,14 +53,14 @@ def check_deployment(
     needs: Sequence[Need],
     truss: Path | None,
 ) -> Iterator[Diagnostic]:
-    """Yield what Truss accepts and a deployment would fail over, or ignore.
+    """Yield values that Truss accepts but that would make a deployment fail, or be ignored.
 
     Args:
         config: the parsed config.yaml.
         settings: `model_metadata`.
-        engine: None if it is built by the start, or inspected after it.
-        needs: the files of its start.
-        truss: the folder of config.yaml; None for a file that replaces it.
+        engine: None if the start builds it, or it is inspected later.
+        needs: the files that its start reads.
+        truss: folder of config.yaml; None for a file that replaces it.
     """
     if truss is not None:
         yield from _check_folder(config, truss)
@@ -76,7 +76,7 @@ def check_deployment(
 
 
 def _check_folder(config: Mapping[str, Any], truss: Path) -> Iterator[Diagnostic]:
-    """Yield files of the Truss that its keys name and that are not there."""
+    """Yield missing files of the Truss that its keys refer to."""
     named = config.get(_REQUIREMENTS)
     if isinstance(named, str) and not (truss / named).is_file():
         yield warning("no_file", _not_here(_REQUIREMENTS, named, truss, Path.is_file))
@@ -223,7 +223,7 @@ def _check_variables(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
 
 
 def _names_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file whose texts are names."""
+    """Return the texts in the file that are names."""
     names = {key: value for key, value in config.items() if key not in _FREE_TEXTS}
     metadata = config.get("model_metadata") or {}
     names["model_metadata"] = {
@@ -233,7 +233,7 @@ def _names_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_blanks(value: Any, place: str = "") -> Iterator[Diagnostic]:
-    """Yield names with blanks around them, which only some readers of the file trim."""
+    """Yield names surrounded by blanks, which only some readers of the file strip."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _check_blanks(each, f"{place}.{name}".lstrip("."))
@@ -245,7 +245,10 @@ def _check_blanks(value: Any, place: str = "") -> Iterator[Diagnostic]:
 
 
 def _check_sources(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Yield secrets of `weights` that the file does not declare: the workspace may lack them."""
+    """Yield secrets of `weights` that the file does not declare.
+
+    The workspace may not have them.
+    """
     weights, secrets = config.get("weights"), config.get("secrets")
     declared = secrets if isinstance(secrets, Mapping) else {}
     for number, source in enumerate(weights if isinstance(weights, list) else ()):
@@ -262,7 +265,7 @@ def _check_sources(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
 
 
 def _check_example(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Yield what this server would refuse of the example on the platform's page of the model."""
+    """Yield parts of the example on the platform's model page that this server would refuse."""
     example = (config.get("model_metadata") or {}).get(_EXAMPLE)
     if not isinstance(example, Mapping) or "inputs" in example:  # LMI's body
         return

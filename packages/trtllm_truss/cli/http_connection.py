@@ -32,26 +32,26 @@ _MAX_HEAD_BYTES = 64 << 10
 """The limit of h11, the parser of Truss's server. It covers trailers and chunk extensions too."""
 
 _MAX_PIPELINED = 64
-"""Requests of one connection that wait for the answers before theirs, 2 KB each."""
+"""Maximum requests of one connection that wait for earlier responses, at 2 KB each."""
 
 
 class Connection(HttpToolsProtocol):
-    """Bounds what is not a body, ignores trailers and upgrades, and names what is wrong.
+    """Limits everything but bodies, ignores trailers and upgrades, and reports what is wrong.
 
-    llhttp ends a message that asks for an upgrade at its head, and drops the body. Java's
+    llhttp finishes a message that asks for an upgrade after its head, and drops the body. Java's
     HttpClient asks for `h2c` by default, so such a head is parsed again without that header.
 
-    uvicorn reports a disconnect to the request received last, and answers a malformed one at once.
-    The request that is being answered may be an earlier one.
+    uvicorn reports a disconnect to the request received last, and answers a malformed request at
+    once. The request being answered may be an earlier one.
 
-    Of RFC 9112 it adds: a valid Host is needed (3.2), that of an absolute target counts instead
-    (3.2.2), and only chunked is a transfer coding (6.1).
+    It adds checks of RFC 9112: a valid Host is required (3.2), the host of an absolute target takes
+    precedence (3.2.2), and chunked is the only transfer coding (6.1).
 
     Attributes:
-        answered: the request that is being answered, or was last.
-        is_ending: whether nothing more is parsed, and the last whole request ends the connection.
-        bodiless_bytes: received since the last part of a body.
-        field_bytes: of the fields of a head, or of the trailers after it.
+        answered: the current request, or the last one.
+        is_ending: nothing more is parsed, and the last whole request closes the connection.
+        bodiless_bytes: bytes received since the last part of a body.
+        field_bytes: size of the fields of a head, or of the trailers after it.
     """
 
     answered: RequestResponseCycle | None = None
@@ -59,7 +59,7 @@ class Connection(HttpToolsProtocol):
     is_in_head = False
     bodiless_bytes = field_bytes = 0
     refusal: Refusal = _INVALID
-    url = b""  # uvicorn sets it where a request begins
+    url = b""  # uvicorn sets it when a request begins
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -80,14 +80,14 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _refuse(self) -> None:
-        """Answer 400, or end the connection after the answers of the requests before."""
+        """Answer 400, or close the connection after the responses to earlier requests."""
         last = self.answered
         if last is None or last.response_complete or (last.more_body and not last.response_started):
             self._send_refusal()
         elif self.is_ending:
             self.transport.abort()
         else:
-            if self.pipeline and self.pipeline[0][0].more_body:  # its body is what is wrong
+            if self.pipeline and self.pipeline[0][0].more_body:  # its body is malformed
                 self.pipeline.popleft()
             if self.pipeline:
                 last, _ = self.pipeline[0]
@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def feed(self, data: memoryview) -> memoryview:
-        """Parse to the end, or to that of a head that asks for an upgrade; return the rest."""
+        """Parse to the end, or to the end of a head that asks for an upgrade; return the rest."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -129,7 +129,7 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        if self.is_in_head:  # RFC 9110, 6.5.1: a trailer is no header of the request
+        if self.is_in_head:  # RFC 9110, 6.5.1: a trailer is not a header of the request
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -149,10 +149,10 @@ class Connection(HttpToolsProtocol):
             raise ValueError("the head is too long")
 
     def _read_target(self) -> None:
-        """Put the authority of an absolute target in the place of Host.
+        """Replace Host with the authority of an absolute target.
 
         Raises:
-            ValueError: Host is missing, invalid or there twice; HTTP/1.0 needs none.
+            ValueError: Host is missing, invalid or repeated; HTTP/1.0 needs none.
         """
         refusal, self.refusal = self.refusal, _NO_HOST
         hosts = [value for name, value in self.headers if name == b"host"]
@@ -171,7 +171,7 @@ class Connection(HttpToolsProtocol):
         """Refuse transfer codings that nothing here decodes.
 
         Raises:
-            ValueError: there is another one than chunked.
+            ValueError: there is a coding other than chunked.
         """
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         if codings and b",".join(codings).strip().lower() != b"chunked":

@@ -24,14 +24,14 @@ from trtllm_truss.processes.mpi_job import read_rank
 USAGE_STATUS = 2
 
 Commands = Mapping[str, Mapping[str, str]]
-"""Summaries of commands by name, by the package that has their modules."""
+"""Summaries of commands by name, by the package that contains their modules."""
 
 _HAS_DYNAMO = find_spec("trtllm_dynamo") is not None
-"""Not in a folder that `init` writes."""
+"""Absent in a folder that `init` writes."""
 
 SERVER_COMMANDS: Commands = {
     __package__: {
-        "serve": "run the Truss in a server of its own, as a container does",
+        "serve": "run the Truss in a separate server, as a container does",
         "check": "verify everything that can be verified without a start",
         "render": "write the Triton model repository",
         "build": "build the engine from a checkpoint",
@@ -41,10 +41,10 @@ SERVER_COMMANDS: Commands = {
 
 
 _SERVERS = frozenset({"trtllm-serve", "docker"})
-"""Programs whose command lines `init` and `import` read."""
+"""Programs whose command lines `init` and `import` can read."""
 
 _OF_RANK_0 = frozenset({"serve", "dynamo"})
-"""Commands that `mpirun` or `srun` starts once for each GPU, and that rank 0 alone runs."""
+"""Commands that `mpirun` or `srun` starts once per GPU, but that only rank 0 runs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,8 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit status.
 
-    0 is success; 1 a failure; 2 a wrong command line or wrong settings; 3 (of `check`) a Truss that
-    would not start; 130 an end by Ctrl-C, 143 by SIGTERM, for which servers wait and return 0.
+    0 means success, 1 a failure, 2 a wrong command line or wrong settings, 3 (from `check`) a Truss
+    that would not start, 130 a stop by Ctrl-C, 143 by SIGTERM. Servers handle these signals
+    themselves and return 0.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     limit_core_dumps()
@@ -70,7 +71,7 @@ def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int
     except KeyboardInterrupt:
         return 0 if words[:1] == ["serve"] else 130
     except SystemExit as end:
-        if words[:1] == ["serve"] and end.code == 128 + signal.SIGTERM:  # before it has begun
+        if words[:1] == ["serve"] and end.code == 128 + signal.SIGTERM:  # before it has started
             return 0
         raise
     except TrussError as error:
@@ -87,7 +88,7 @@ def _remedy(parser: argparse.ArgumentParser, words: Sequence[str], unknown: Sequ
 
     known = [each for action in parser._actions for each in action.option_strings]
     first = unknown[0].partition("=")[0]
-    is_wrapped = bool(_SERVERS & set(words[1:]))  # a command line that is not quoted falls apart
+    is_wrapped = bool(_SERVERS & set(words[1:]))  # an unquoted command line falls apart
     if not is_wrapped and first.startswith("-") and (meant := did_you_mean(first, known)):
         return f"; did you mean {meant}?"
     if is_wrapped and words[0] in ("import", "init"):
@@ -102,7 +103,7 @@ class _Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Name the nearest command, which argparse does from Python 3.14 on."""
+        """Suggest the nearest command, as argparse does from Python 3.14 on."""
         if action.choices is not None and value not in action.choices:
             from trtllm_truss.validation import did_you_mean
 
@@ -121,7 +122,7 @@ def _on_rank_0(run: Callable[[argparse.Namespace], int], options: argparse.Names
     rank = read_rank(os.environ)
     if rank is None or not rank.index:
         return run(options)
-    from trtllm_truss.cli.rank import run_rank  # imports the start of an engine
+    from trtllm_truss.cli.rank import run_rank  # imports the code that starts an engine
 
     return run_rank(rank, options)
 

@@ -1,4 +1,4 @@
-"""A rank above 0 of a launcher's job, in place of the command that rank 0 runs."""
+"""Run a rank above 0 of a launcher's job, instead of the command that rank 0 runs."""
 
 from __future__ import annotations
 

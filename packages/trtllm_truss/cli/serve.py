@@ -1,4 +1,4 @@
-"""`serve` in a container: our own HTTP server, in the foreground, until a signal."""
+"""`serve` in a container: run our own HTTP server in the foreground until a signal."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _KEEP_ALIVE_S = 75
 
 _BACKLOG = 4096
 _CUT_S = 5
-"""For cut requests to end. uvicorn then cancels them, with a traceback for each."""
+"""Time for aborted requests to finish; after it, uvicorn cancels them with a traceback each."""
 
 _TICKS_PER_LOOK = 10
-"""Ticks of a tenth of a second."""
+"""Ticks between checks; a tick is a tenth of a second."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_truss_options(parser)
     parser.description = (
-        "Run the Truss in the server of its own, which `docker_server` of config.yaml names, "
-        "until SIGTERM. Running requests then have serving.drain_timeout_s to end."
+        "Run the Truss in its own server, as configured by docker_server in config.yaml, until "
+        "SIGTERM. Running requests then have serving.drain_timeout_s to finish."
     )
     parser.add_argument(
         "--host", default=LOOPBACK, help="the address to listen on (default: %(default)s)"
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         SettingsError: the settings, the address or the port are wrong.
-        StartupError: the Truss did not start.
+        StartupError: the Truss failed to start.
     """
     set_up_logging()
     config = read_config(options.truss, options.config)
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
 def _port_of(section: Mapping[str, Any]) -> int:
     number = section.get("server_port", _DEFAULT_PORT)
     try:
-        return port(str(number))  # a resolver takes the last 16 bits of a larger number
+        return port(str(number))  # a resolver uses only the last 16 bits of a larger number
     except argparse.ArgumentTypeError as error:
         raise SettingsError(f"docker_server.server_port: {error}.") from None
 
@@ -112,19 +112,19 @@ class _Server(uvicorn.Server):
     Args:
         app: the guarded application.
         drain: reports that the server is not ready any more.
-        limits: times to drain, for the head of a request, and to read an answer.
+        limits: time limits for draining, for the head of a request, and for reading a response.
     """
 
     def __init__(self, app: ASGIApp, drain: Callable[[], None], limits: Serving) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                access_log=False,  # each request of the engine is a line already
+                access_log=False,  # each engine request already writes a line
                 backlog=_BACKLOG,
                 http=_protocol(),
                 lifespan="off",
                 log_config=None,
-                proxy_headers=False,  # nothing reads the client's address
+                proxy_headers=False,  # nothing uses the client's address
                 server_header=False,
                 timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s) + _CUT_S,
                 timeout_keep_alive=_KEEP_ALIVE_S,
@@ -150,7 +150,7 @@ class _Server(uvicorn.Server):
 
         threading.Thread(target=begin, name="start", daemon=True).start()
         self.run(sockets)
-        if not started.done():  # a start cannot be stopped
+        if not started.done():  # a start cannot be interrupted
             end_everything()
             os._exit(0)
         if started.exception() is not None:  # it is in the log
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
         self._drain()
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to stop listening; close connections whose clients take too long."""
+        """Return True to stop listening; also close connections whose clients take too long."""
         if counter % _TICKS_PER_LOOK == 0:
             self._close_stalled()
         until_s = self._drains_until_s
@@ -178,10 +178,10 @@ class _Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for running requests, cut what is left after the time to drain, and stop the engine.
+        """Wait for running requests, abort those left after the drain timeout, and stop the engine.
 
-        The engine ends while the event loop still runs, which ends the calls to Triton, for which
-        Triton would wait, and writes the last lines of the log.
+        Stop the engine before the loop closes: Triton waits for open calls, and the last log lines
+        come from the loop.
         """
         asyncio.get_running_loop().call_later(self._limits.drain_timeout_s, self._cut)
         await super().shutdown(sockets)
@@ -196,7 +196,7 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
     def _close_stalled(self) -> None:
-        """Close what waits too long for a head, or for its client to read any of an answer."""
+        """Close connections that wait too long for a head or for their client to read."""
         now_s, stalled = time.monotonic(), {}
         connections: Any = self.server_state.connections
         for connection in connections:
@@ -238,7 +238,7 @@ def _listen(host: str, port: int, stack: contextlib.ExitStack) -> list[socket.so
 
 
 def _choose_metrics() -> None:
-    """Export the families of `metrics.exposed` only, as Truss's server does."""
+    """Export only the families of `metrics.exposed`, as Truss's server does."""
     for collector in (
         process_collector.PROCESS_COLLECTOR,
         platform_collector.PLATFORM_COLLECTOR,

@@ -1,8 +1,8 @@
-"""The installed Truss's own reading of a config.yaml.
+"""Check a config.yaml with the installed Truss.
 
-Truss refuses more than `configuration` knows, and accepts unknown keys in silence, which its models
-keep as extras. It is asked in a process of its own: its import takes seconds, and `check` inspects
-the engine meanwhile.
+Truss refuses more than `configuration` does, and silently accepts unknown keys, which its models
+keep as extras. It runs in a separate process, because its import takes seconds; meanwhile `check`
+inspects the engine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BY_PLACE = {
     ".source": "write where the files are, such as hf://org/name@revision",
     ".mount_location": f"write a folder of the container, such as {MOUNT_EXAMPLE}",
 }
-"""Remedies by the end of a place."""
+"""Remedies by the suffix of a place."""
 _BY_KIND = {
     "string_type": "write a text, in quotes",
     "list_type": "write a list, each value on a line that begins with -",
@@ -57,11 +57,11 @@ _BY_KIND = {
 }
 """Remedies by pydantic's name of an error."""
 _READS_FREELY = ("model_metadata",)
-"""Keys below which Truss takes anything."""
+"""Keys below which Truss accepts anything."""
 
 
 class TrussVerdict:
-    """Truss's verdict on a file, on its way.
+    """Truss's verdict on a file, computed in the background.
 
     Without an installed Truss, as in a container, there is none.
     """
@@ -72,7 +72,7 @@ class TrussVerdict:
         if _MODULE not in sys.modules and importlib.util.find_spec("truss") is not None:
             self._program = subprocess.Popen(
                 [sys.executable, "-m", "trtllm_truss.cli.truss_verdict", str(file.absolute())],
-                cwd=os.sep,  # `-m` imports from the current folder, which may be a stranger's
+                cwd=os.sep,  # `-m` imports from the current folder, which may be untrusted
                 env=child_environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -80,10 +80,10 @@ class TrussVerdict:
             )
 
     def findings(self, known: Collection[Diagnostic]) -> list[Diagnostic]:
-        """Wait for the verdict; return what Truss refuses and the keys that it passes over.
+        """Wait for the verdict; return Truss's errors and the keys that it ignores.
 
         Args:
-            known: findings of this project, with remedies; what its errors name is left out.
+            known: findings of this project, with remedies; what they already report is dropped.
         """
         try:
             found = self._wait()
@@ -126,7 +126,7 @@ def _diagnostic(found: Mapping[str, str]) -> Diagnostic:
 
 
 def read_by_truss(file: Path) -> Iterator[dict[str, str]]:
-    """Load a config.yaml with Truss; yield its errors, or the keys that it passes over.
+    """Load a config.yaml with Truss; yield its errors, or the keys that it ignores.
 
     No message shows a secret's value.
     """
@@ -179,7 +179,7 @@ def _unknown_keys(config: BaseModel) -> Iterator[dict[str, str]]:
 def _refusal(
     kind: str, location: Sequence[int | str], value: object, reason: str
 ) -> tuple[str, str]:
-    """Return the place of an error of Truss, and a message with the remedy.
+    """Return the place of a Truss error, and a message with the remedy.
 
     Args:
         kind: pydantic's name of the error.

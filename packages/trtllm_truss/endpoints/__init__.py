@@ -1,9 +1,9 @@
 """HTTP endpoints, and in-process `predict`.
 
 - `application`: the ASGI application of both servers;
-- `truss_application`: what stands in front of Truss's own application;
+- `truss_application`: the guard in front of Truss's own application;
 - `routes`: paths → protocols;
-- `guard`: limits of a request's body, before an endpoint is called;
+- `guard`: limits of request bodies, applied before an endpoint is called;
 - `endpoint`: one request;
 - `connection`: its client; `encoded_body`, `streamed_response`: its response;
 - `connection_limit`: a limit of connections, below that of open files.

@@ -1,7 +1,7 @@
-"""The HTTP application: routes by path, within the limits of bodies, behind an optional key.
+"""The HTTP application: routes by path, body limits, and an optional key.
 
-It is the whole of our own server. In front of Truss's server it answers the routes that Truss
-lacks, and hands over the others.
+It is the whole application of our own server. In front of Truss's server it answers the routes that
+Truss does not have, and passes on the others.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trtllm_truss.endpoints.endpoint import Endpoint
 
 import_routes = partial(import_module, "trtllm_truss.endpoints.routes")
-"""The protocols take a third of a second to import, so this is done while the engine loads."""
+"""The protocols take a third of a second to import, so this happens while the engine loads."""
 
 INVOCATIONS = "/invocations"
 """SageMaker's route."""
@@ -62,17 +62,17 @@ TRUSS_PATHS = frozenset(
         *(f"/v1/{name}" for name in ("messages", "responses")),
     }
 )
-"""The routes of Truss's server, 0.18.35, that take bodies."""
+"""The routes of Truss's server, 0.18.35, that accept bodies."""
 
 _TRUSS_PATHS_OF_MODELS = PROBES | TRUSS_PATHS
-"""Truss's server takes any other name of a model for this one."""
+"""Truss's server treats any other model name as this one."""
 _MODELS, _METRICS = "/v1/models", "/metrics"
 _PREDICTS = (":predict", ":predict_binary")
 _READ = ("GET", "HEAD")
 _PLATFORMS_ID = b"x-baseten-request-id"
 _ID = re.compile(rb"[\w.-]{1,128}", re.ASCII)
 _SCHEMES = (b"bearer", b"api-key")
-"""Of keys in `Authorization`; the second one is Baseten's."""
+"""Schemes of keys in `Authorization`; the second one is Baseten's."""
 
 _POLICY_VIOLATION = 1008
 _RETRY_AFTER = {"Retry-After": str(RETRY_AFTER_S)}
@@ -82,18 +82,18 @@ _OWN_PATHS = frozenset(
         *TRUSS_PATHS,
     }
 )
-"""The routes that take bodies, known before the engine is."""
+"""The routes that accept bodies, known before the engine starts."""
 _RELOAD = "/hot-reload"
 
 logger = logging.getLogger("trtllm_truss")
 
 
 class Application:
-    """ASGI application of one service, which starts, answers and drains.
+    """ASGI application of one service, which starts, responds and drains.
 
     Args:
-        config: the parsed config.yaml, which names the models.
-        api_key: what callers must send; empty for nothing.
+        config: the parsed config.yaml, which contains the models' names.
+        api_key: key that callers must send; empty if none is required.
     """
 
     def __init__(self, config: Mapping[str, Any], limits: Serving, api_key: str = "") -> None:
@@ -121,13 +121,13 @@ class Application:
         self._lists.pop(READY, None)  # Truss's route, whatever the model's name is
 
     def alone(self) -> Application:
-        """Answer the probes of Truss's server too; return this application."""
+        """Also answer the probes of Truss's server; return this application."""
         self._probes |= {
             LIVE: lambda: JSONResponse(True),
             READY: self._ready,
             LOADED: self._loaded,
             PING: self._loaded,
-            # Asked by `serve`, since it has no side effect in Truss's server.
+            # Called by `serve`, because it has no side effect in Truss's server.
             SCHEMA: lambda: (
                 self._unavailable(SCHEMA)
                 if self._service is None
@@ -137,17 +137,17 @@ class Application:
         return self
 
     def before(self, truss: ASGIApp) -> Application:
-        """Hand the routes of Truss's server over to it; return this application."""
+        """Pass the routes of Truss's server on to it; return this application."""
         self._truss = truss
         return self
 
     def begin(self, service: Service, endpoints: Mapping[str, Endpoint]) -> None:
-        """Answer requests from now on."""
+        """Start to answer requests."""
         self._endpoints = endpoints
         self._service = service
 
     def drain(self) -> None:
-        """Report that the server is not ready, and close each connection after its answer."""
+        """Report that the server is not ready, and close each connection after its response."""
         self._is_draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,7 +174,7 @@ class Application:
             refused = _refused(path, 401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
         elif reads and (described := self._lists.get(path)) is not None:
-            # Other servers open their port once they are ready, so scripts wait for this list.
+            # Other servers open their port only once they are ready, so scripts wait for this list.
             listed = self._unavailable(path) if self._service is None else described()
             await listed(scope, receive, send)
         elif reads and path.startswith(f"{_MODELS}/") and path not in _TRUSS_PATHS_OF_MODELS:
@@ -185,13 +185,16 @@ class Application:
             await self._bodies.run(self._choose(scope), scope, receive, send)
 
     def _choose(self, scope: Scope) -> ASGIApp:
-        """Return Truss's server for its own routes, once it has a model; else this application."""
+        """Return Truss's server for its own routes, once it has a model.
+
+        Otherwise this application.
+        """
         path, method = scope["path"], scope["method"]
         if self._truss is None:
             return self._answer
         if (path in PROBES and method in _READ) or path == _RELOAD:
             return self._truss
-        # It redirects from a path with one more slash.
+        # It redirects paths with an additional slash.
         is_its_own = path.rstrip("/") in TRUSS_PATHS or (
             path.startswith(f"{_MODELS}/") and path.rstrip("/").endswith(_PREDICTS)
         )
@@ -203,7 +206,8 @@ class Application:
         """Answer a request whose body is complete."""
         path, method = scope["path"], scope["method"]
         for name, value in scope["headers"]:
-            if name == _PLATFORMS_ID and _ID.fullmatch(value):  # it is in every line of the request
+            # every line of the request contains it
+            if name == _PLATFORMS_ID and _ID.fullmatch(value):
                 REQUEST_ID.set(value.decode())
         endpoint = self._endpoints.get(path)
         response: Response
@@ -232,11 +236,11 @@ class Application:
         return self._unavailable(LOADED) if self._service is None else JSONResponse({})
 
     def _unavailable(self, path: str) -> Response:
-        message = "the engine does not answer; it is restarted."
+        message = "the engine does not respond; it is being restarted."
         if self._service is None:
             message = STARTING
         elif self._is_draining:
-            message = "the engine ends its last requests."
+            message = "the engine is finishing its last requests."
         return _refused(path, 503, "engine_unavailable", message, _RETRY_AFTER)
 
     def _list(self) -> Response:
@@ -272,15 +276,15 @@ def start_service(
     *,
     owns_process: bool = True,
 ) -> tuple[Service, Mapping[str, Any]]:
-    """Start the service of a config.yaml; return it and its values of missing request fields.
+    """Start the service of a config.yaml; return it and its defaults of request fields.
 
-    A failure is reported in the log and in the status.
+    Failures are reported in the log and in the status.
 
     Args:
         environment: reads secrets and variables.
         before_start: called with valid settings.
-        kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
-        owns_process: remove secrets from this process's environment once all is downloaded.
+        kv_events: Unix socket for events of the engine's KV cache; None for none.
+        owns_process: remove secrets from this process's environment after all downloads.
 
     Raises:
         StartupError: the service cannot start.
@@ -289,7 +293,7 @@ def start_service(
         settings, defaults = load_configuration(config)
         limit_core_dumps(allowed=settings.serving.core_dumps)
         known = environment()
-        expose_secrets(known.variables)  # to downloads, after a start that has failed
+        expose_secrets(known.variables)  # to downloads, after a failed start
         require_declared_api_key(config, settings.serving, known)
         before_start(settings.serving, known)
         image = HostInfo.from_config(config).image
@@ -310,7 +314,8 @@ def start_service(
         raise
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # Truss hangs if `load` raises one that is no Exception
+    # Truss hangs if `load` raises a BaseException that is not an Exception
+    except BaseException as error:
         logger.exception("unhandled exception")
         sentence = f"unhandled {type(error).__name__}: {error}; the log above has the traceback."
         _report_failure(status, sentence)
@@ -324,7 +329,7 @@ def _report_failure(status: ServiceStatus, sentence: str) -> None:
 
 
 def _why_unknown(path: str) -> str:
-    """Return the sentence about a route that is none, with the mistake that is behind most."""
+    """Return the sentence about an unknown route, with its most likely cause."""
     shown_path = path[:SHOWN_CHARACTERS]
     if path.startswith("/v1/v1/"):
         return f"{shown_path} has /v1 twice; remove it from the end of the client's base URL."
@@ -342,12 +347,12 @@ def _refused(
 
 
 def _not_allowed(path: str, allowed: str, method: str) -> Response:
-    message = f"{path} takes {allowed}, not {method}."
+    message = f"{path} accepts {allowed}, not {method}."
     return _refused(path, 405, "method_not_allowed", message, {"Allow": allowed})
 
 
 def _has_key(headers: Sequence[tuple[bytes, bytes]], key: bytes) -> bool:
-    """Compare the keys of a request in a time that does not depend on them."""
+    """Compare a request's keys in constant time."""
     for name, value in headers:
         if name == b"authorization":
             scheme, _, value = value.partition(b" ")

@@ -1,7 +1,7 @@
-"""The connection of one client, whose end cancels the work for it.
+"""The connection of one client; its disconnect cancels the work for it.
 
-Before a response Starlette does not read the connection's events; during one it does, at the cost
-of a task group. Here one task listens for both and cancels the working one.
+Starlette does not read a connection's events before a response; during one it does, at the cost of
+a task group. Here one task listens in both cases and cancels the working task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 _LISTEN_AFTER_S = 0.1
-"""Most short requests end before, and need no task that listens."""
+"""Short requests finish sooner and never start the listener."""
 
 
 class ClientGone(Exception):
@@ -28,7 +28,7 @@ class ClientGone(Exception):
 class ClientConnection:
     """The connection of one client, whose disconnect cancels the work for it.
 
-    One task listens for all works, from a tenth of a second after the first one began to
+    One task listens for all work, from a tenth of a second after the first work began until
     `stop_listening`.
 
     Args:
@@ -48,12 +48,12 @@ class ClientConnection:
         """Await `work` in the calling task; cancel it if the client disconnects or already has.
 
         Raises:
-            ClientGone: the client disconnected first; `work` was cancelled and has ended.
+            ClientGone: the client disconnected first; `work` was cancelled and has finished.
         """
         cancellation = SelfCancel()
         loop = asyncio.get_running_loop()
         late: asyncio.Handle | None = None
-        if self._is_gone:  # cancel at the first suspension; without one the work is done
+        if self._is_gone:  # cancels at the first suspension; without one, the work is already done
             late = loop.call_soon(cancellation.request)
         elif self._timer is None:
             self._timer = loop.call_later(_LISTEN_AFTER_S, self._start_listening)
@@ -70,10 +70,11 @@ class ClientConnection:
                 late.cancel()
 
     def stop_listening(self) -> None:
-        """End the task, after the last work."""
+        """Stop listening for a disconnect; call after the last work."""
         if self._timer is not None:
             self._timer.cancel()
-        listening, self._listening = self._listening, None  # else a cycle through its traceback
+        # otherwise a cycle through its traceback
+        listening, self._listening = self._listening, None
         if listening is not None:
             listening.cancel()
 

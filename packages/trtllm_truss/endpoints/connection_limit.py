@@ -1,10 +1,10 @@
-"""A limit of a server's connections, below that of its open files.
+"""Limit a server's connections to fewer than its open files.
 
-Each connection takes a descriptor, and the server needs some of its own: to start Triton again, to
-check a guide, to reach the engine. Near the limit an idle connection is closed for each new one.
+Each connection takes a descriptor, and the server needs some itself: to restart Triton, to check a
+guide, to reach the engine. Near the limit an idle connection is closed for each new one.
 
-The parts of uvicorn's protocols that are used (h11_impl.py and httptools_impl.py, 0.54):
-`connection_made`, `connections`, which is one set for the server, `cycle` and `transport`.
+It relies on these parts of uvicorn's protocols (h11_impl.py and httptools_impl.py, 0.54):
+`connection_made`, `connections`, which is one set per server, `cycle` and `transport`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from trtllm_truss.processes.limits import raise_file_limit
 
 RESERVE = 128
-"""Descriptors that connections leave: the server has fifty, and a start of Triton takes ten."""
+"""Descriptors reserved besides connections: the server uses fifty, and a start of Triton ten."""
 
 _LEAST = 16
 _QUIET_S = 60.0
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cycle(Protocol):
-    """A request and its answer."""
+    """A request and its response."""
 
     response_complete: bool
 
@@ -44,13 +44,15 @@ class Connection(Protocol):
 
 
 class ConnectionLimit:
-    """Closes idle connections: first those without a request yet, then others, the oldest first.
+    """Closes idle connections, oldest first.
 
-    A new connection is closed itself if all others are being answered. Work per connection is
-    constant on average.
+    Those that have not had a request yet come before others.
+
+    If all others are in use, the new connection itself is closed. Work per connection is constant
+    on average.
 
     Args:
-        most: connections to keep.
+        most: maximum number of connections.
         clock: seconds, monotonic.
     """
 
@@ -63,7 +65,7 @@ class ConnectionLimit:
         self._told_s: float | None = None
 
     def add(self, new: Connection) -> None:
-        """Count a new connection, and close one if there are too many."""
+        """Register a new connection, and close one if there are too many."""
         if len(new.connections) > self._most:
             closed = self._idle_one(new.connections) or new
             closed.transport.abort()
@@ -91,7 +93,7 @@ class ConnectionLimit:
         return None
 
     def _report(self) -> None:
-        """Log the closed connections, once a minute at most."""
+        """Log the closed connections, at most once a minute."""
         self._closed += 1
         now_s = self._clock()
         if self._told_s is None or now_s >= self._told_s + _QUIET_S:
@@ -105,9 +107,9 @@ class ConnectionLimit:
 
 
 class _QuietAccepts(logging.Filter):
-    """Lets asyncio's error about a lack of descriptors through once a minute.
+    """Passes asyncio's error about a lack of descriptors on at most once a minute.
 
-    Up to Python 3.12 `_accept_connection` of asyncio/selector_events.py goes on after that error,
+    Up to Python 3.12, `_accept_connection` of asyncio/selector_events.py continues after that error
     and logs it with a traceback for each place in the backlog: 2,048 times a second.
     """
 
@@ -127,7 +129,7 @@ class _QuietAccepts(logging.Filter):
 
 
 def limit_connections(protocol: Any) -> None:
-    """Limit the connections of one of uvicorn's protocols, a class, by the open files allowed."""
+    """Limit the connections of one of uvicorn's protocol classes by the allowed open files."""
     log = logging.getLogger("asyncio")
     if not any(isinstance(each, _QuietAccepts) for each in log.filters):
         log.addFilter(_QuietAccepts())
@@ -149,6 +151,8 @@ def limit_connections_of_truss() -> None:
     """Limit the connections of the running Truss server, whose parser is h11 (0.18.35)."""
     protocol = getattr(sys.modules.get(_TRUSS_PROTOCOL), "H11Protocol", None)
     if protocol is None:
-        logger.warning("Truss's server has another parser than h11: its connections have no limit")
+        logger.warning(
+            "Truss's server uses another parser than h11: its connections are not limited"
+        )
     else:
         limit_connections(protocol)

@@ -44,9 +44,9 @@ class Endpoint:
 
     Args:
         service: started.
-        turns: turns of the large bodies of all routes.
-        choose: selects another protocol by request; None for a route with one protocol.
-        id_headers: headers for the request's id.
+        turns: queue for the large bodies of all routes.
+        choose: selects a protocol by request; None for a route with one protocol.
+        id_headers: headers that carry the request's id.
     """
 
     def __init__(
@@ -150,6 +150,6 @@ class Endpoint:
 
 
 def _error_response(error: TrussError, adapter: ApiAdapter) -> JSONResponse:
-    """Build the response of an error before the first byte of an answer."""
+    """Build the response for an error before the first byte of output."""
     retry_after = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     return JSONResponse(adapter.error_body(error), error.status, retry_after)

@@ -1,14 +1,14 @@
-"""Bound the bodies that requests hold: each one, all together, and the time in which one arrives.
+"""Limit the bodies that requests hold: their size, their total, and their time to arrive.
 
-Truss's server reads a whole body before it calls the model. The guard, put in front of the running
-server's application, reads it first, within the limits, and hands the application a body that is
-complete. The application gets a refused one as empty, with the error in its scope, and answers in
-the format of its route.
+Truss's server reads a whole body before it calls the model. The guard, placed in front of the
+running server's application, reads it first, within the limits, and passes on complete bodies only.
+For a refused body, the application receives an empty body with the error in its scope, and responds
+in the format of its route.
 
-Truss's watcher for disconnects is replaced, because it keeps each request alive:
+Truss's disconnect watcher is replaced, because it keeps each request alive:
 `_install_disconnect_watcher` of Truss's `truss_server.py` (0.18.35) stores a closure over the
-request in the request's own state. Without a garbage collection this cycle keeps the body of a
-client that leaves before Truss calls the model.
+request in the request's own state. Until a garbage collection, this cycle keeps the body of a
+client that disconnects before Truss calls the model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trtllm_truss.validation import shown
 class SelfCancel:
     """Cancels the task that created it, and distinguishes that from other cancellations.
 
-    Call `consume` on a CancelledError. Costs a tenth of anyio's cancel scope per response.
+    Call `consume` on a CancelledError. It costs a tenth of anyio's cancel scope per response.
     """
 
     __slots__ = ("_requested", "_task")
@@ -62,18 +62,18 @@ class SelfCancel:
         """Uncancel; return True if no other cancellation is pending."""
         if not self._requested:
             return False
-        uncancel = getattr(self._task, "uncancel", None)  # they are counted from Python 3.11 on
+        uncancel = getattr(self._task, "uncancel", None)  # counted from Python 3.11 on
         return uncancel is None or uncancel() == 0
 
 
 REFUSAL = "trtllm_truss.refusal"
-"""The key in ASGI's scope of the error of a refused body."""
+"""Key in ASGI's scope for the error of a refused body."""
 
 SLOWEST_BYTES_PER_S = 32 << 10
-"""The average rate below which a body has no more time than `serving.body_timeout_s`."""
+"""Average rate below which a body gets no more time than `serving.body_timeout_s`."""
 
 _DRAINED_BODIES = 32
-"""Read and drop up to this multiple of the limit: most clients send all before they read."""
+"""Read and drop up to this multiple of the limit; most clients send all before they read."""
 
 _RETRY_AFTER_S = 5
 _LOOK_S = 1.0
@@ -83,7 +83,7 @@ _BODILESS = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(slots=True, eq=False)
 class _Body:
-    """One body that arrives, or that its request holds."""
+    """A body that is arriving, or that its request holds."""
 
     began_s: float
     cancellation: SelfCancel
@@ -101,9 +101,9 @@ class _Body:
 
 
 class BodyGuard:
-    """Reads the bodies of all applications of one event loop within the limits.
+    """Reads the bodies of all applications on one event loop within the limits.
 
-    A body counts from its first byte until its request has ended. When all together exceed their
+    A body counts from its first byte until its request has finished. When the total exceeds its
     limit, the largest unfinished one is refused, so that small requests pass while large ones
     arrive.
 
@@ -111,7 +111,7 @@ class BodyGuard:
         limits: `max_body_bytes`, `max_bodies_bytes` and `body_timeout_s`.
 
     Attributes:
-        held_bytes: the size of all bodies that are held.
+        held_bytes: total size of the bodies held.
     """
 
     def __init__(self, limits: Serving) -> None:
@@ -153,7 +153,7 @@ class BodyGuard:
             self._drop(body)
 
     async def _read(self, body: _Body, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
-        """Read a body to its end, or as much of a refused one as is worth it."""
+        """Read a body to its end, or drain part of a refused one."""
         most_bytes = _DRAINED_BODIES * self._limits.max_body_bytes
         self._arriving.add(body)
         if self._timer is None:
@@ -212,7 +212,7 @@ class BodyGuard:
         self._timer = loop.call_later(wait_s, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Refuse what is overdue, and come back while bodies arrive."""
+        """Refuse overdue bodies, and check again while bodies arrive."""
         self._timer = None
         timeout_s, now_s = self._limits.body_timeout_s, loop.time()
         for body in self._arriving:
@@ -225,7 +225,7 @@ class BodyGuard:
 
 
 def _replayed(parts: deque[bytes], receive: Receive) -> Receive:
-    """Return a `receive` that gives the parts of a body away, at least an empty one."""
+    """Return a `receive` that passes a body on in parts, at least an empty one."""
     is_over = False
 
     async def replay() -> Message:
@@ -278,7 +278,7 @@ _POLL_S = 1.0
 
 
 def replace_watcher() -> None:
-    """Replace the function of the running Truss server, if it has one."""
+    """Replace the function in the running Truss server, if it has one."""
     server = sys.modules.get(_MODULE)
     if hasattr(server, _FUNCTION):
         setattr(server, _FUNCTION, _install)
@@ -289,9 +289,9 @@ def _install(request: Request) -> None:
 
 
 class _Watcher:
-    """`with request.state.watch_disconnect() as gone:` sets the event when the client leaves.
+    """`with request.state.watch_disconnect() as gone:` sets the event when the client disconnects.
 
-    Usable in any thread.
+    Usable on any thread.
     """
 
     __slots__ = ("_loop", "_request")

@@ -1,4 +1,4 @@
-"""The endpoints of Truss's routes, the selection of their protocols, and `predict` in-process.
+"""The endpoints of Truss's routes, the selection of their protocols, and in-process `predict`.
 
 `truss.load(DIR).predict({…})` in a script or notebook is synchronous and may run inside an event
 loop, so its requests run in a loop on a separate thread.
@@ -53,7 +53,8 @@ ANTHROPIC_ID_HEADERS = (REQUEST_ID_HEADER, "Request-Id")
 def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]:
     """Build the endpoints of a running service, by the paths of their routes.
 
-    `:predict` takes bodies of predict, LMI or TGI, and `/invocations` those of LMI, TGI or OpenAI.
+    `:predict` accepts bodies of predict, LMI or TGI, and `/invocations` those of LMI, TGI or
+    OpenAI.
 
     Args:
         defaults: `model_metadata.generation`, validated; overrides the model's
@@ -124,7 +125,7 @@ def _formats(service: Service) -> ModelFormats:
 
 
 def is_lmi(body: Mapping[str, Any]) -> bool:
-    """Distinguish LMI bodies from other protocols of the route."""
+    """Distinguish LMI bodies from the route's other protocols."""
     return "inputs" in body
 
 
@@ -140,8 +141,8 @@ _STOP_LIMIT_S = 60.0
 class InProcessPredict:
     """Answers predict bodies with text. Thread-safe.
 
-    The service is stopped with this object or the process: Truss creates a model per prediction
-    and drops it without a notification.
+    The service stops with this object or the process: Truss creates a model per prediction and
+    drops it without notice.
 
     Args:
         defaults: values of missing request fields.
@@ -158,13 +159,13 @@ class InProcessPredict:
         """Generate the text of a body.
 
         Returns:
-            A generator of text deltas; closing it cancels the request in the engine. The whole text
-            with `"stream": false`.
+            A generator of text deltas; closing it cancels the request in the engine. With
+            `"stream": false`, the whole text.
 
         Raises:
             InvalidRequest: a field is missing, unknown, of the wrong type or out of range.
             TrussError: the engine rejected the request, failed or exited. A generator raises it
-                when read.
+                when it is read.
         """
         request, stream = parse_predict(body, self._defaults, self._formats)
         pieces = self._pieces(self._generator.generate([request], _PROTOCOL))
@@ -193,7 +194,7 @@ async def _read(answer: AsyncGenerator[list[AnswerItem], None], put: Callable[[s
 
 
 def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
-    """Start an event loop on a thread; return it and a function that ends it."""
+    """Start an event loop on a thread; return it and a function that stops it."""
     started: Future[tuple[asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
 
     async def stay() -> None:
@@ -212,10 +213,10 @@ def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
 
 
 def _end(owner: int, *steps: Callable[[], object]) -> None:
-    """Take the steps on a thread of their own, since they join the threads of the service.
+    """Run the steps on a separate thread, since they join the service's threads.
 
-    The garbage collector may find a dropped object on any of those. The thread that created it, and
-    the main thread, which calls this at the end of the process, wait; not without end, for the
+    The garbage collector may find a dropped object on any of those threads. The creating thread and
+    the main thread, which calls this at exit, wait; but only for a limited time, because the
     collection may run within a lock that the steps need, such as the log's.
     """
 
@@ -226,7 +227,7 @@ def _end(owner: int, *steps: Callable[[], object]) -> None:
     ending = threading.Thread(target=run, name="in-process end")
     try:
         ending.start()
-    except RuntimeError:  # Python 3.12 starts no thread at the end of the process
+    except RuntimeError:  # Python 3.12 starts no threads while the process exits
         run()
         return
     if threading.get_ident() in (owner, threading.main_thread().ident):

@@ -1,4 +1,4 @@
-"""A streamed HTTP response that a slow reader does not hold open."""
+"""A streamed HTTP response that a slow reader cannot hold open."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 class StreamedResponse(StreamingResponse):
-    """A streaming response that aborts visibly.
+    """A streaming response whose abort the client notices.
 
     If `body` raises a `TrussError`, or the client does not read, the server closes the connection
-    without the closing chunk, so that clients detect the incomplete answer.
+    without the final chunk, so that clients detect the incomplete response.
 
     Args:
-        body: at least one chunk; always closed at the end.
+        body: at least one chunk; always closed afterwards.
         keep_alive_s: silence after which an event stream sends a comment; None disables it.
         reader_timeout_s: maximum time for the client to read one chunk.
-        client: the client, if a task listens for its disconnect already.
-        trace: of the call, which ends with the response.
+        client: the client, if a task already listens for its disconnect.
+        trace: trace of the call, which ends with the response.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class SlowReader(Exception):
 class _Watch:
     """Wraps ASGI's `send`: fills silence with comments, and times out slow readers.
 
-    Per message only the time is recorded. One timer, re-armed when it fires, checks for silence of
+    Only the time is recorded per message. One timer, re-armed when it fires, checks for silence of
     the engine and for a slow client.
 
     Args:
-        keep_alive_s: silence after which a comment is sent, for event streams only. One is sent at
-            once if nothing follows the headers.
+        keep_alive_s: silence after which a comment is sent, for event streams only. A comment is
+            sent at once if nothing follows the headers.
         reader_timeout_s: maximum time for the client to read one message.
 
     Attributes:

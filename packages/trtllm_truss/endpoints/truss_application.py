@@ -1,7 +1,7 @@
-"""Truss's application in this process: a guard in front of it, and its answers before the model.
+"""Guard Truss's application in this process, and respond before the model is loaded.
 
-Imports the standard library alone: the model's module begins with it, since Truss's port is open
-while the rest is imported.
+Imports only the standard library, because the model's module imports it first, while Truss's port
+is already open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LIVE, READY, LOADED = "/", "/v1/models/model", "/v1/models/model/loaded"
 SCHEMA, PING = f"{READY}/schema", "/ping"
 PROBES = frozenset({LIVE, READY, LOADED, SCHEMA, PING})
-"""The routes of Truss's server, 0.18.35, that take no bodies."""
+"""The routes of Truss's server, 0.18.35, that accept no bodies."""
 
 RETRY_AFTER_S = 5
 STARTING = "the engine is starting."
@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 
 
 def guard_application(guard: Callable[[ASGIApp], ASGIApp]) -> None:
-    """Run `guard(application)` from now on; a second call replaces the first one's.
+    """Use `guard(application)` from now on; a second call replaces the first one's guard.
 
-    uvicorn calls the application's class, which is the only way to it from the model: Truss's
+    uvicorn calls the application's class, which is the only access to it from the model: Truss's
     `truss_server.py` (0.18.35) builds one FastAPI object and keeps it in a local variable.
     """
     application = getattr(sys.modules.get(_MODULE), _CLASS, None)
     if application is None:
         logger.warning(
-            "Truss's server has no %s: serving.max_bodies_bytes and body_timeout_s do not hold, "
-            "and it has its own routes alone",
+            "Truss's server has no %s: serving.max_bodies_bytes and body_timeout_s do not "
+            "apply, and only its own routes are available",
             _CLASS,
         )
         return
@@ -60,7 +60,7 @@ def guard_application(guard: Callable[[ASGIApp], ASGIApp]) -> None:
 
 
 def answer_while_importing() -> None:
-    """Answer Truss's requests as if the engine were starting, until `guard_application`."""
+    """Answer Truss's requests as if the engine were starting, until `guard_application` runs."""
     if hasattr(sys.modules.get(_MODULE), _CLASS):
         guard_application(lambda truss: partial(_answer, truss))
 

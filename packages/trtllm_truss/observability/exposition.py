@@ -1,9 +1,9 @@
-"""The page of metrics, its histograms, and Triton's metrics beside ours.
+"""The metrics page, its histograms, and Triton's metrics on it.
 
-Triton's metrics are re-exported with ours. A scrape must not wait for Triton: a thread fetches the
-values every few seconds (one or two milliseconds), and a scrape returns the last ones. Only a
-scrape before the first values waits for them. When Triton does not respond, nothing is exported
-rather than stale values.
+The page re-exports Triton's metrics. A scrape must not wait for Triton: a thread fetches the values
+every few seconds (in one or two milliseconds), and a scrape returns the last ones. Only a scrape
+before the first values waits for them. If Triton does not respond, nothing is exported rather than
+stale values.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _NAMES = "name[]"
 _MAX_NAMES = 64
 _SUFFIXES = re.compile(r"_(total|created|bucket|count|sum|info)$")
 _LEAST_PAUSE = 10
-"""Time between two renderings, as a multiple of what the last one took."""
+"""Minimum time between two renderings, as a multiple of the duration of the last one."""
 
 
 class MetricsPage:
-    """Answers scrapes of a registry: an ASGI application for GET and HEAD.
+    """Serves scrapes of a registry: an ASGI application for GET and HEAD.
 
-    A scrape runs on the event loop that carries every stream. The page is rendered again once ten
-    times as long has passed as that took, about 3 ms: rendering takes a tenth of the event loop at
-    most, however many scrape. Every `Accept` gets the text format, which all scrapers read:
-    OpenMetrics takes prometheus_client longer. `?name[]=` chooses families.
+    A scrape runs on the event loop that carries every stream. The page is re-rendered only after
+    ten times the duration of the last rendering, about 3 ms, so rendering takes a tenth of the
+    event loop at most, however many scrapers there are. Any `Accept` gets the text format, which
+    all scrapers read: OpenMetrics takes prometheus_client longer. `?name[]=` selects families.
 
     Args:
-        registry: of what is exposed.
+        registry: registry of the exposed metrics.
         clock: seconds, monotonic.
     """
 
@@ -70,7 +70,7 @@ class MetricsPage:
         await send({"type": "http.response.body", "body": body})
 
     def _current(self) -> bytes:
-        """Return the page, rendered anew if that is due."""
+        """Return the page, re-rendered if that is due."""
         began_s = self._clock()
         if began_s >= self._until_s:
             families: dict[str, bytes] = {}
@@ -83,7 +83,7 @@ class MetricsPage:
         return self._page
 
     def _chosen(self, query: str) -> tuple[int, bytes]:
-        """Return the status, and the families that a query names."""
+        """Return the status, and the families that a query selects."""
         try:
             fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_NAMES)
         except ValueError:
@@ -117,7 +117,7 @@ class Histogram:
     Args:
         name: name of the family, with its unit.
         documentation: one sentence for `# HELP`.
-        bounds: inclusive upper bounds of the buckets, ascending; larger values are counted too.
+        bounds: inclusive upper bounds of the buckets, ascending; larger values are also counted.
     """
 
     __slots__ = ("_bounds", "_counts", "_documentation", "_name", "_sum")
@@ -148,7 +148,7 @@ _REFRESH_S = 5.0
 _PART_LIMIT_S = 0.5
 _ANSWER_LIMIT_S = 2.0
 _MOST_BYTES = 1 << 20
-"""Triton's page has 5 kB, and 2 kB more per GPU."""
+"""Triton's page has 5 kB, plus 2 kB per GPU."""
 
 _FIRST_S = 0.2
 _MISNAMED_COUNTER = re.compile(r"^(# TYPE \S+(?<!_total)) counter$", re.MULTILINE)
@@ -158,7 +158,7 @@ class TritonMetrics(Collector):
     """Collector whose values a thread refreshes; a context manager, entered once.
 
     Args:
-        port: returns the metrics port of the running server; None while none runs.
+        port: returns the running server's metrics port; None while none is running.
     """
 
     def __init__(self, port: Callable[[], int | None]) -> None:
@@ -182,7 +182,7 @@ class TritonMetrics(Collector):
         return self._families
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so registration does not trigger a collect."""
+        """Return nothing, so that registration does not trigger a collect."""
         return ()
 
     def refresh(self) -> None:
@@ -203,7 +203,7 @@ class TritonMetrics(Collector):
 
 
 def fetch_metrics(port: int) -> tuple[Metric, ...]:
-    """Return the metric families on a server's metrics port; none after any error."""
+    """Return the metric families from a server's metrics port; none after any error."""
     try:
         response = http.client.HTTPResponse(_Received(_answer(port)))  # type: ignore[arg-type]
         response.begin()
@@ -215,7 +215,7 @@ def fetch_metrics(port: int) -> tuple[Metric, ...]:
 
 
 class _Received:
-    """Stands for a socket that has sent all it had, as far as `http.client` reads it."""
+    """A substitute for a socket that has received everything, for `http.client`."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -225,12 +225,12 @@ class _Received:
 
 
 def _answer(port: int) -> bytes:
-    """Return all that a server sends until it closes the connection.
+    """Return everything that a server sends until it closes the connection.
 
-    `http.client` limits neither the length of an answer nor its time as a whole.
+    `http.client` limits neither the length of a response nor its total time.
 
     Raises:
-        OSError: it sends nothing for too long, or is too slow.
+        OSError: it pauses too long, or is too slow.
         ValueError: it sends too much.
     """
     until_s = time.monotonic() + _ANSWER_LIMIT_S
@@ -240,17 +240,17 @@ def _answer(port: int) -> bytes:
         while part := connection.recv(_MOST_BYTES):
             received += part
             if len(received) > _MOST_BYTES:
-                raise ValueError(f"the answer has more than {_MOST_BYTES} bytes")
+                raise ValueError(f"the response has more than {_MOST_BYTES} bytes")
             if (left_s := until_s - time.monotonic()) <= 0:
-                raise TimeoutError(f"the answer takes more than {_ANSWER_LIMIT_S:g} s")
+                raise TimeoutError(f"the response takes more than {_ANSWER_LIMIT_S:g} s")
             connection.settimeout(min(_PART_LIMIT_S, left_s))
     return bytes(received)
 
 
 def parse_metrics(text: str) -> tuple[Metric, ...]:
-    """Parse metric families, every sample under its own name.
+    """Parse metric families, each sample under its own name.
 
-    Most of Triton's counters do not end in `_total`. prometheus_client would append that, and
+    Most of Triton's counters do not end in `_total`. prometheus_client would append it, and
     OpenMetrics forbids counters without it, so these become untyped; PromQL treats them alike.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Log lines in batches: alone, a line costs a write and as much time again.
+"""Write log lines in batches: a separate write doubles the cost of a line.
 
 On a terminal, such as that of a container without JSON logs, foreign characters are escaped.
 """
@@ -20,7 +20,7 @@ from trtllm_truss.literals import one_line, printable
 _DELAY_S = 0.02
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The platform's id of the request that a line is about."""
+"""The platform's id of the request that a line belongs to."""
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 _TIME = "%H:%M:%S"
@@ -29,7 +29,7 @@ _TIME = "%H:%M:%S"
 class BatchHandler(logging.Handler):
     """Formats and writes the records that an event loop logs within 20 ms together.
 
-    Warnings, errors and records of other threads are written at once, after the waiting ones.
+    Warnings, errors and records from other threads are written at once, after the waiting ones.
     """
 
     def __init__(self, handler: logging.StreamHandler[TextIO]) -> None:
@@ -48,7 +48,7 @@ class BatchHandler(logging.Handler):
             loop.call_later(_DELAY_S, self.flush)
 
     def flush(self) -> None:
-        """Write the waiting records; also called at the exit of the process."""
+        """Write the waiting records; also called when the process exits."""
         self.acquire()
         try:
             waiting, self._waiting = self._waiting, []
@@ -92,10 +92,10 @@ def batch_log_lines() -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes what another formatter returns; only a traceback has several lines.
+    """Escapes another formatter's output; only a traceback may have several lines.
 
-    JSON comes through unchanged. Truss's text formatter decodes the path of a request
-    (truss 0.18, `templates/shared/log_config.py`), which may hold anything.
+    JSON passes through unchanged. Truss's text formatter decodes a request's path (truss 0.18,
+    `templates/shared/log_config.py`), which may contain anything.
     """
 
     def __init__(self, formatter: logging.Formatter) -> None:

@@ -30,16 +30,16 @@ PREFIX = "trtllm_truss_"
 
 
 class Load(NamedTuple):
-    """The load by which admission decides.
+    """The load on which admission decisions are based.
 
     Attributes:
         waiting: requests that wait for admission.
-        running: requests that the engine has.
-        max_running: their limit.
-        reserved_tokens: KV cache reserved for them, prompt and maximum answer of each.
-        limit_tokens: tokens that may be reserved; 0 without a limit, or if it is unknown.
-        cache_tokens: size of the KV cache, also without a limit; 0 if unknown.
-        block_tokens: tokens of one of its blocks; 0 before the engine is known.
+        running: requests in the engine.
+        max_running: limit of running requests.
+        reserved_tokens: KV cache tokens reserved for them: prompt and maximum output of each.
+        limit_tokens: tokens that may be reserved; 0 without a limit or if unknown.
+        cache_tokens: size of the KV cache, even without a limit; 0 if unknown.
+        block_tokens: tokens per block of the KV cache; 0 before the engine is known.
     """
 
     waiting: int = 0
@@ -51,11 +51,11 @@ class Load(NamedTuple):
     block_tokens: int = 0
 
     def utilization(self, held_tokens: int) -> float:
-        """Return the share of the KV cache that further requests cannot have, from 0 to 1.
+        """Return the share of the KV cache that is unavailable to further requests, from 0 to 1.
 
         Args:
-            held_tokens: prompt and generated tokens of the running requests. They fill the cache
-                of an engine that overcommits it.
+            held_tokens: prompt and generated tokens of the running requests. They fill the cache of
+                an engine that overcommits it.
         """
         used, size = self.running, self.max_running
         if self.cache_tokens:
@@ -97,16 +97,15 @@ class Counters:
     from `rate()`.
 
     Attributes:
-        in_flight: requests that have not ended.
-        held_tokens: prompt and generated tokens of the requests that the engine has.
-        waiting_adapters: requests that wait for admission, by the number of their LoRA adapter.
-        running_adapters: requests that the engine has, likewise.
+        in_flight: requests that have not finished.
+        held_tokens: prompt and generated tokens of the requests in the engine.
+        waiting_adapters: requests that wait for admission, by LoRA adapter number.
+        running_adapters: requests in the engine, likewise.
         prompt_tokens: tokens sent to the engine.
-        cached_prompt_tokens: of these, tokens that it found in its KV cache; None while no engine
-            has told.
+        cached_prompt_tokens: those found in its KV cache; None until an engine reports it.
         generation_tokens: tokens received for connected clients.
         tokens_after_disconnect: tokens received for disconnected clients.
-        finished: complete answers by reason.
+        finished: complete choices by finish reason.
         failed: requests by error code.
         cancelled: requests with a disconnected client.
     """
@@ -130,7 +129,8 @@ class Counters:
         )
         self.inter_token_latency = Histogram(
             f"{PREFIX}inter_token_latency_seconds",
-            "Time between two tokens of an answer; n tokens that come at once share their time.",
+            "Time between two tokens of a choice; tokens that arrive together share their time "
+            "equally.",
             _SECONDS_BETWEEN_TOKENS,
         )
         self.queue_time = Histogram(
@@ -140,14 +140,14 @@ class Counters:
         )
         self.e2e_latency = Histogram(
             f"{PREFIX}e2e_latency_seconds",
-            "Time from a request's arrival to the end of its whole answer.",
+            "Time from a request's arrival to the end of its whole choice.",
             _SECONDS_IN_ALL,
         )
         self.prompt_length = Histogram(
             f"{PREFIX}request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
         )
         self.generation_length = Histogram(
-            f"{PREFIX}request_generation_tokens", "Generated tokens of a whole answer.", _TOKENS
+            f"{PREFIX}request_generation_tokens", "Generated tokens of a whole choice.", _TOKENS
         )
 
     def families(self) -> Iterator[Metric]:
@@ -170,12 +170,12 @@ class Counters:
         yield _counter("generation_tokens", "Tokens generated.", self.generation_tokens)
         yield _counter(
             "tokens_after_disconnect",
-            "Tokens generated for a client that had left.",
+            "Tokens generated for clients that had disconnected.",
             self.tokens_after_disconnect,
         )
-        yield _labelled("requests_finished", "Answers, by how they ended.", "reason", self.finished)
+        yield _labelled("requests_finished", "Choices, by finish reason.", "reason", self.finished)
         yield _labelled("requests_failed", "Requests that failed.", "code", self.failed)
-        yield _counter("requests_cancelled", "Requests whose client left.", self.cancelled)
+        yield _counter("requests_cancelled", "Requests whose client disconnected.", self.cancelled)
 
 
 def _counter(name: str, documentation: str, value: int) -> Metric:
@@ -190,7 +190,7 @@ def _labelled(name: str, documentation: str, label: str, values: Mapping[str, in
 
 
 def _error_codes(error: type[TrussError]) -> Iterator[str]:
-    """Yield the codes of an error class and its subclasses that can end a request."""
+    """Yield the codes of an error class and its subclasses that a request can fail with."""
     yield error.code
     for kind in error.__subclasses__():
         if kind is not StartupError:
@@ -205,12 +205,12 @@ class Metrics(Collector):
     """Counts events of requests and of the engine.
 
     Args:
-        engine_up: returns True while the engine answers.
-        load: returns what admission reckons with.
-        adapters: names of the LoRA adapters; the first one's number is 1.
+        engine_up: returns True while the engine responds.
+        load: returns the load as admission sees it.
+        adapters: names of the LoRA adapters; their numbers start at 1.
         build: labels of `trtllm_truss_build_info`: image and model.
         mounted: returns the check of mounted files, if any.
-        restarts: returns the number of times the engine was started again.
+        restarts: returns the number of engine restarts.
         clock: seconds, monotonic.
     """
 
@@ -230,7 +230,7 @@ class Metrics(Collector):
         self._adapters = adapters
         labels = {"version": __version__, **build}
         self._build_info = GaugeMetricFamily(
-            f"{PREFIX}build_info", "What is deployed; always 1.", labels=[*labels]
+            f"{PREFIX}build_info", "The deployment; the value is always 1.", labels=[*labels]
         )
         self._build_info.add_metric([*labels.values()], 1)
         self._mounted = mounted
@@ -245,18 +245,18 @@ class Metrics(Collector):
         trace: CallTrace | None = None,
         line: CallLine | None = None,
     ) -> RequestMetrics:
-        """Record the arrival of a request; the caller must report its end.
+        """Record a request's arrival; the caller must report its end.
 
         Args:
             request_id: the engine's request id, generated here and never a caller's.
-            trace: of the request's call; None without.
-            line: of the call's log; None for a request that is a call of its own.
+            trace: trace of the request's call; None without one.
+            line: log line of the call; None for a request that is a call by itself.
         """
         line = line or CallLine(protocol, request_id)
         return RequestMetrics(self._counters, self._clock, request_id, line, trace)
 
     def refused(self, protocol: str, call_id: str, error: TrussError) -> None:
-        """Record a call with an invalid body, by the id of its response."""
+        """Record a call with an invalid body, by its response's id."""
         self.request_started(protocol, call_id).failed(error.code, error.param)
 
     def collect(self) -> Iterator[Metric]:
@@ -265,19 +265,23 @@ class Metrics(Collector):
         load, mounted = self._load(), self._mounted()
         yield from self._for_gateways(load)
         for name, documentation, value in (
-            ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
+            (
+                "requests_in_flight",
+                "Requests that have started and not finished.",
+                self._counters.in_flight,
+            ),
             ("requests_waiting", "Requests that wait for admission.", load.waiting),
-            ("requests_running", "Requests that the engine has.", load.running),
+            ("requests_running", "Requests in the engine.", load.running),
             (
                 "kv_cache_reserved_tokens",
                 "KV cache reserved for running requests.",
                 load.reserved_tokens,
             ),
             ("kv_cache_tokens", "Capacity of the KV cache; 0 if unknown.", load.limit_tokens),
-            ("engine_up", "1 while the engine answers, else 0.", int(self._engine_up())),
+            ("engine_up", "1 while the engine responds, otherwise 0.", int(self._engine_up())),
             (
                 "mounted_unchecked_bytes",
-                "Bytes of mounted files whose contents are still to be checked.",
+                "Bytes of mounted files whose contents have not been checked yet.",
                 mounted.unchecked_bytes if mounted else 0,
             ),
             (
@@ -287,25 +291,25 @@ class Metrics(Collector):
             ),
         ):
             yield GaugeMetricFamily(PREFIX + name, documentation, value=value)
-        yield _counter("engine_restarts", "Times the engine was started again.", self._restarts())
+        yield _counter("engine_restarts", "Number of engine restarts.", self._restarts())
         yield self._build_info
 
     def _for_gateways(self, load: Load) -> Iterator[Metric]:
-        """Yield what endpoint pickers read, under the names that they know of trtllm-serve.
+        """Yield the metrics that endpoint pickers read, under trtllm-serve's names.
 
         Source: `defaultEngineConfigs` in
         ``pkg/epp/framework/plugins/datalayer/extractor/metrics/factories.go`` of llm-d/llm-d-router
-        at 08cbacc8, and ``loraspec.go`` beside it, which takes the series with the largest value.
+        at 08cbacc8, and ``loraspec.go`` next to it, which uses the series with the largest value.
         """
         for name, documentation, value in (
             ("num_requests_waiting", "Requests that wait for admission.", load.waiting),
-            ("num_requests_running", "Requests that the engine has.", load.running),
+            ("num_requests_running", "Requests in the engine.", load.running),
             (
                 "kv_cache_utilization",
-                "Share of the KV cache in use; of the batch, if the cache's size is unknown.",
+                "Share of the KV cache in use; share of the batch, if the cache's size is unknown.",
                 load.utilization(self._counters.held_tokens),
             ),
-            ("kv_cache_tokens_per_block", "Tokens of a block.", load.block_tokens),
+            ("kv_cache_tokens_per_block", "Tokens per block.", load.block_tokens),
             (
                 "kv_cache_max_blocks",
                 "Blocks of the KV cache; 0 if unknown.",
@@ -321,7 +325,7 @@ class Metrics(Collector):
             }
             info = GaugeMetricFamily(
                 "vllm:lora_requests_info",
-                "LoRA adapters with requests, and the time.",
+                "LoRA adapters with requests; the value is the time.",
                 labels=[*labels],
             )
             info.add_metric([*labels.values()], time.time())
@@ -339,8 +343,8 @@ class Metrics(Collector):
 def exposed(metrics: Metrics, triton_port: Callable[[], int | None]) -> Iterator[None]:
     """Register our metrics and Triton's in the default registry, which Truss's `/metrics` exports.
 
-    Those of this process too: Truss's server unregisters prometheus_client's own collector of them
-    (truss 0.18.35, `templates/server/truss_server.py`).
+    This process's own metrics are included: Truss's server unregisters prometheus_client's
+    collector for them (truss 0.18.35, `templates/server/truss_server.py`).
 
     Args:
         triton_port: returns Triton's metrics port; None while Triton is down.
@@ -354,11 +358,11 @@ def exposed(metrics: Metrics, triton_port: Callable[[], int | None]) -> Iterator
 
 
 _PROCESS_INTERVAL_S = 5.0
-"""As of Triton's metrics: with 1,000 connections a reading takes eight times as long as ours."""
+"""As for Triton's metrics; with 1,000 connections a reading takes eight times as long as ours."""
 
 
 class _Process(ProcessCollector):
-    """Memory, CPU time, open files and start of this process, from /proc; up to 5 s old."""
+    """Memory, CPU time, open files and start time of this process, from /proc; up to 5 s old."""
 
     def __init__(self) -> None:
         super().__init__(registry=None)
@@ -379,14 +383,14 @@ class _Process(ProcessCollector):
 class RequestMetrics:
     """The metrics of one request. Belongs to one event loop.
 
-    The first call of `finished`, `failed` or `cancelled` ends the request; later ones have no
+    The first call of `finished`, `failed` or `cancelled` finishes the request; later ones have no
     effect. The context manager maps an error to `failed`, and closing or cancellation to
     `cancelled`.
 
     Args:
         clock: seconds, monotonic.
-        line: of the call's log.
-        trace: of the request's call; None without.
+        line: log line of the call.
+        trace: trace of the request's call; None without one.
     """
 
     __slots__ = (
@@ -446,7 +450,7 @@ class RequestMetrics:
             self.failed(known.code, known.param)
 
     def waits(self, adapter: int | None) -> None:
-        """Record the begin of the wait for admission, with a LoRA adapter or without."""
+        """Record the start of the wait for admission, with or without a LoRA adapter."""
         self._adapter = adapter
         if adapter is not None:
             self._counters.waiting_adapters[adapter] += 1
@@ -461,7 +465,7 @@ class RequestMetrics:
         self._counters.queue_time.observe(wait_s)
 
     def sent(self, prompt_tokens: int) -> None:
-        """Record the sending to the engine."""
+        """Record that the request was sent to the engine."""
         self._prompt_tokens = prompt_tokens
         self._counters.prompt_tokens += prompt_tokens
         self._counters.held_tokens += prompt_tokens
@@ -498,12 +502,12 @@ class RequestMetrics:
             self._counters.tokens_after_disconnect += count
 
     def finished(self, reason: FinishReason) -> None:
-        """Record a complete answer."""
+        """Record a complete choice."""
         if self._ended:
             return
         total_s = self._end("finished", reason.value)
         self._counters.finished[reason.value] += 1
-        if self._admitted_s is not None:  # else the engine had no part: a count of tokens
+        if self._admitted_s is not None:  # otherwise the engine was not involved: a token count
             self._counters.e2e_latency.observe(total_s)
             self._counters.generation_length.observe(self._generation_tokens)
 
@@ -523,7 +527,7 @@ class RequestMetrics:
         self._counters.cancelled += 1
 
     def _end(self, status: str, reason: str | None, param: str | None = None) -> float:
-        """End the request and return the seconds since its arrival."""
+        """Finish the request and return the seconds since its arrival."""
         self._ended = True
         counters = self._counters
         counters.in_flight -= 1
@@ -565,17 +569,18 @@ class RequestMetrics:
 
 
 class CallLine:
-    """The line of the log for one call, written once all of its answers have ended.
+    """The log line of one call, written once all of its choices have finished.
 
-    Counts are sums over the answers, each with its prompt. Times are from the arrival of the first
-    one: to the end of the longest wait, to the first token of all, and to the end of the last.
+    Counts are sums over the choices, each with its prompt. Times are measured from the arrival of
+    the first request: to the end of the longest wait, to the first token of all, and to the end of
+    the last choice.
 
     Args:
-        protocol: its name.
-        call_id: the engine's request id of the first answer.
+        protocol: name of the protocol.
+        call_id: the engine's request id of the first choice.
 
     Attributes:
-        open: answers that have begun and not ended.
+        open: choices that have started and not finished.
     """
 
     __slots__ = (
@@ -606,19 +611,19 @@ class CallLine:
         queue_s: float | None,
         ttft_s: float | None,
     ) -> None:
-        """Add an answer; log the line with the last one.
+        """Add a choice; log the line with the last one.
 
         Args:
-            param: the field at fault; None without.
-            times_s: its arrival and its end.
-            counts: tokens by name; None for those that it did not reach.
-            queue_s: how long it waited; None if it was not admitted.
-            ttft_s: from its arrival to its first token; None without one.
+            param: field at fault; None without one.
+            times_s: its arrival and end.
+            counts: tokens by name; None for those not reached.
+            queue_s: duration of its wait; None if it was not admitted.
+            ttft_s: time from its arrival to its first token; None without one.
         """
         began_s, ended_s = times_s
         self._began_s = min(self._began_s, began_s) if self._answers else began_s
         self._answers += 1
-        # The first answer that fails has the others cancelled.
+        # The first choice that fails causes the others to be cancelled.
         if _STATUSES.index(status) > _STATUSES.index(self._outcome[0]):
             self._outcome, self._param = (status, reason), param
         for name, count in counts.items():
@@ -652,15 +657,18 @@ class CallLine:
 
 
 _STATUSES = ("", "finished", "cancelled", "failed")
-"""The worst is last."""
+"""In ascending order of severity."""
 
 _FIELD = re.compile(r"(?!.{61})[a-z][a-z_]*\d?(?:\.[a-z][a-z_]*\d?|\[\d+\])*")
-"""Fields that a line names. An unknown one is a caller's text: a sentence or a key is left out."""
+"""Fields that a line may show.
+
+An unknown one is a caller's text, a sentence or a key, and is omitted.
+"""
 
 
 def _subtract_one(numbers: Counter[int], number: int) -> None:
     numbers[number] -= 1
-    if not numbers[number]:  # callers choose the numbers of adapters without names
+    if not numbers[number]:  # callers choose the numbers of unnamed adapters
         del numbers[number]
 
 
@@ -670,13 +678,13 @@ def _log(**fields: str | int | float | None) -> None:
     Truss's JSON formatter writes the fields as keys and adds the platform's `request_id`.
 
     Args:
-        fields: our own values, never parts of the prompt, the answer or a header; None is omitted.
+        fields: our own values, never parts of the prompt, the output or a header; None is omitted.
     """
     if not logger.isEnabledFor(logging.INFO):
         return
     known = {name: value for name, value in fields.items() if value is not None}
     line = " ".join([f"{name}={value}" for name, value in known.items()])
-    # `logger.info` would search the stack for its caller, which no formatter of Truss's writes.
+    # `logger.info` would search the stack for its caller, which none of Truss's formatters writes.
     record = _make_record(logger.name, logging.INFO, __file__, 0, f"request {line}", (), None)
     record.__dict__.update(known)
     logger.handle(record)

@@ -1,8 +1,8 @@
-"""The status of a service: the phases of its start, its restarts and its failures.
+"""The status of a service: its start phases, restarts and failures.
 
-`ServiceStatus` keeps it in memory. A program that starts the server as another process names a file
-in `TRTLLM_TRUSS_STATUS`; the server writes its status there, and `StatusReader` reads it. Log lines
-are for people: no program takes the status from them.
+`ServiceStatus` keeps it in memory. A program that starts the server as another process passes a
+file name in `TRTLLM_TRUSS_STATUS`; the server writes its status there, and `StatusReader` reads it.
+Log lines are for people; programs do not parse them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 STATUS_VARIABLE = "TRTLLM_TRUSS_STATUS"
 START_FAILED = "start_failed"
-"""Field of the log record that states why the service cannot start; others follow from it."""
+"""Field of the log record that states why the service cannot start.
+
+Later errors are consequences.
+"""
 
 _EVENTS_KEPT = 6
 
@@ -37,7 +40,7 @@ class State(str, enum.Enum):
 
 
 class Change(str, enum.Enum):
-    """An event in the life of an engine after its first readiness."""
+    """An event in the life of an engine after it first became ready."""
 
     EXITED = "exited"
     RESTART = "restart"
@@ -47,13 +50,13 @@ class Change(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of the start, of `count`; phases may overlap.
+    """A phase of the start, one of `count`; phases may overlap.
 
     Attributes:
         number: from 1.
         detail: its result.
-        took_s: None until it ends.
-        at_s: the time of its begin, in seconds since the epoch.
+        took_s: duration; None until it ends.
+        at_s: start time, in seconds since the epoch.
     """
 
     number: int
@@ -69,10 +72,10 @@ class Event:
     """A change of the engine.
 
     Attributes:
-        at_s: seconds since the epoch.
-        reason: of an exit or a failed restart.
-        restart: the number of the restart, from 1.
-        restart_limit: the number of the last one.
+        at_s: time in seconds since the epoch.
+        reason: reason of an exit or a failed restart.
+        restart: number of the restart, from 1.
+        restart_limit: number of the last restart.
     """
 
     at_s: float
@@ -87,9 +90,9 @@ class Status:
     """The status at one moment.
 
     Attributes:
-        reason: of the last failure; empty once the service is ready again.
-        restarts: of the engine, since the start of the process.
-        events: the latest, in their order.
+        reason: reason of the last failure; empty once the service is ready again.
+        restarts: number of engine restarts since the process started.
+        events: the latest events, in order.
     """
 
     state: State = State.STARTING
@@ -104,7 +107,7 @@ class ServiceStatus:
 
     Args:
         publish: receives each new status.
-        time_s: seconds since the epoch.
+        time_s: returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class ServiceStatus:
 
     @classmethod
     def published(cls, variables: Mapping[str, str]) -> ServiceStatus:
-        """Create a status that is written to the file named in the environment, if any."""
+        """Create a status that is written to the file given in the environment, if any."""
         path = variables.get(STATUS_VARIABLE)
         return cls(StatusFile(Path(path)).write) if path else cls()
 
@@ -131,7 +134,7 @@ class ServiceStatus:
         self._change(state=State.STARTING, reason="", phases=())
 
     def phase(self, phase: Phase) -> None:
-        """Report the begin or the end of a phase."""
+        """Report the start or end of a phase."""
         with self._lock:
             others = [each for each in self._current.phases if each.number != phase.number]
             phases = sorted([*others, phase], key=lambda each: each.number)
@@ -145,7 +148,7 @@ class ServiceStatus:
         self._change(state=State.FAILED, reason=reason)
 
     def follow(self, started: Status) -> None:
-        """Take over what a process that this one started reports about its engine.
+        """Adopt the engine status reported by a process that this one started.
 
         The state follows once this service is ready.
         """
@@ -192,14 +195,14 @@ class StatusFile:
     """Writes a status to a file that only this user can read.
 
     The file is overwritten in place: a reader that has it open can read the last status even after
-    the folder is gone. A checksum tells a reader that it has read in the middle of a write.
+    the folder is gone. A checksum reveals to a reader that it has read during a write.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, status: Status) -> None:
-        """Replace the content; a failure is logged, because the service works without the file."""
+        """Replace the contents; a failure is logged, because the service works without the file."""
         content = json.dumps(asdict(status)).encode()
         try:
             file = _open_private(self._path, os.O_WRONLY | os.O_CREAT)
@@ -212,7 +215,7 @@ class StatusFile:
 
 
 class StatusReader:
-    """Reads the status of a process from a file, which exists before the process; thread-safe.
+    """Reads a process's status from a file, which exists before the process; thread-safe.
 
     Raises:
         OSError: the file cannot be created.

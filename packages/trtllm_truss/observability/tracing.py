@@ -1,12 +1,12 @@
-"""OpenTelemetry spans of calls, without text of prompts and answers.
+"""OpenTelemetry spans of calls, without the text of prompts and responses.
 
-A call is one span, from its arrival to the last byte of the response, below the caller's
-`traceparent`. Below it, each answer has `queue`, `first_token` and `stream`, as far as it came.
-Names of attributes are those of OpenTelemetry's conventions for generative AI and HTTP.
+A call is one span, from its arrival to the last byte of its response, below the caller's
+`traceparent`. Below it, each choice has the spans `queue`, `first_token` and `stream`, as far as it
+got. Attribute names follow OpenTelemetry's conventions for generative AI and HTTP.
 
-Spans go where Truss's server sends its own, by the same variables and secret
-(``_truss_common/tracing.py`` in truss/templates/server, 0.18.35). Import this module only where
-tracing is on: OpenTelemetry takes a quarter of a second to import.
+Spans are exported where Truss's server sends its own, with the same variables and secret
+(``_truss_common/tracing.py`` in truss/templates/server, 0.18.35). Import this module only if
+tracing is enabled: importing OpenTelemetry takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PREFIX = "OTEL_EXPORTER_OTLP"
 _FILE = "OTEL_TRACING_NDJSON_FILE"
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUED_SPANS = 8192
-"""A call may have hundreds of answers with three spans each; OpenTelemetry's default is 2048."""
+"""A call may have hundreds of choices with three spans each; OpenTelemetry's default is 2048."""
 
 _HONEYCOMB_DATASET, _HONEYCOMB_URL = "HONEYCOMB_DATASET", "https://api.honeycomb.io/v1/traces"
 _FILE_BUFFER_BYTES = 1 << 20  # a batch is one write, between the lines of Truss's own spans
@@ -59,25 +59,25 @@ _PHASES = ("queue", "first_token", "stream")
 
 
 class Tracing:
-    """Begins the traces of calls, and exports their spans in batches from a thread."""
+    """Starts the traces of calls, and exports their spans in batches from a thread."""
 
     def __init__(self, processors: Sequence[SpanProcessor]) -> None:
         resource = Resource.create()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: _SERVICE}))
-        # A variable that is no UTF-8 would fail the export of every span.
+        # A variable that is not UTF-8 would make the export of every span fail.
         valid = {key: _valid(each) for key, each in resource.attributes.items()}
-        self._provider = TracerProvider(resource=Resource(valid))  # ends the processors at exit
+        self._provider = TracerProvider(resource=Resource(valid))  # stops the processors at exit
         for processor in processors:
             self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(_SERVICE)
 
     def begin(self, headers: Mapping[str, str], route: str, call_id: str) -> CallTrace | None:
-        """Begin the span of a call; None if the sampler leaves it out.
+        """Start the span of a call; None if the sampler drops it.
 
         Args:
-            headers: of the HTTP request, with the caller's `traceparent` and `tracestate`.
-            call_id: the engine's request id of the first answer.
+            headers: headers of the HTTP request, with the caller's `traceparent` and `tracestate`.
+            call_id: the engine's request id of the first choice.
         """
         now_s, now_ns = time.monotonic(), time.time_ns()
         span = self._tracer.start_span(
@@ -92,18 +92,19 @@ class Tracing:
         return CallTrace(self._tracer, span, call_id, now_ns - int(now_s * 1e9))
 
     def flush(self) -> None:
-        """Export what is left, and go on."""
+        """Export pending spans, and continue."""
         self._provider.force_flush()
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export pending spans."""
         self._provider.shutdown()
 
     def close_after_server(self) -> None:
-        """Export what is left when uvicorn has shut down, within `_CLOSE_LIMIT_S`.
+        """Export pending spans after uvicorn has shut down, within `_CLOSE_LIMIT_S`.
 
-        uvicorn then repeats the signal that ended it, which ends the process without exit handlers
-        unless it is process 1: `Server.capture_signals` of uvicorn/server.py, 0.29 to 0.54.
+        uvicorn then re-raises the signal that stopped it, which kills the process without exit
+        handlers unless it is process 1: `Server.capture_signals` of uvicorn/server.py, 0.29 to
+        0.54.
         """
         server = getattr(sys.modules.get("uvicorn"), "Server", None)
         if server is None:
@@ -120,12 +121,12 @@ class Tracing:
 
 
 class CallTrace:
-    """The span of one call and those of its answers. Belongs to one event loop.
+    """The span of one call and those of its choices. Belongs to one event loop.
 
     Args:
-        span: of the call, begun.
-        call_id: the engine's request id of the first answer.
-        epoch_ns: the time of the clock of `time.monotonic` at 0.
+        span: the call's span, started.
+        call_id: the engine's request id of the first choice.
+        epoch_ns: wall-clock time at 0 of `time.monotonic`.
     """
 
     __slots__ = (
@@ -145,13 +146,13 @@ class CallTrace:
         self._has_ended = False
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that put further spans below the call's."""
+        """Return the headers that place further spans below the call's."""
         headers: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(headers, self._context)
         return headers
 
     def describe(self, requests: Sequence[GenerationRequest], *, is_streamed: bool) -> None:
-        """Name the span by the requests of the call's body."""
+        """Name the span after the requests in the call's body."""
         request = requests[0]
         operation = "text_completion" if request.messages is None else "chat"
         name = operation
@@ -179,15 +180,15 @@ class CallTrace:
         cached_tokens: int | None,
         output_tokens: int,
     ) -> None:
-        """Export the phases of an answer that has ended.
+        """Export the phases of a finished choice.
 
         Args:
-            begun_s: when each phase began, on the clock of `time.monotonic`; None from the first
-                phase on that did not begin.
-            reason: finish reason; None without a whole answer.
-            error: code of the error that ended it.
+            begun_s: start time of each phase, on the clock of `time.monotonic`; None from the first
+                phase on that did not start.
+            reason: finish reason; None without a complete choice.
+            error: code of the error that it failed with.
             input_tokens: tokens of the prompt; None if it was not sent.
-            cached_tokens: of these, tokens found in the KV cache; None if unknown.
+            cached_tokens: those found in the KV cache; None if unknown.
         """
         if reason is not None:
             self._finished.append(reason)
@@ -212,20 +213,20 @@ class CallTrace:
             span.end(end_ns)
 
     def responds(self, status: int | None, error: str | None = None) -> None:
-        """Note the response: its HTTP status, and the code of the error that it reports.
+        """Record the response: its HTTP status, and the code of the error in it.
 
-        Without a status the call was cancelled before there was one.
+        Without a status, the call was cancelled before there was one.
         """
         if status is not None:
             self._attributes["http.response.status_code"] = status
         self._error = self._error or error or (None if status else "cancelled")
 
     def client_left(self) -> None:
-        """Note that the client disconnected before the end of the response."""
+        """Record that the client disconnected before the end of the response."""
         self._error = self._error or "cancelled"
 
     def end(self) -> None:
-        """End the span of the call, after the last byte of the response; idempotent."""
+        """End the call's span after the last byte of the response; idempotent."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -246,7 +247,7 @@ def _fail(span: Span, error: str) -> None:
 
 
 def _valid(value: Any) -> Any:
-    """Return a value with the halves of surrogate pairs in a text replaced; UTF-8 has none."""
+    """Return a value with lone surrogates replaced, which UTF-8 cannot encode."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
@@ -262,15 +263,16 @@ class _JsonLines(ConsoleSpanExporter):
 
 
 class _OtlpOverHttp(OTLPSpanExporter):
-    """OpenTelemetry's exporter, with a line of our own for spans that are lost.
+    """OpenTelemetry's exporter, with its log replaced by one line for lost spans.
 
-    Its lines have texts of errors and of responses, which may have a password of the URL or a key.
+    Its own lines contain texts of errors and responses, which may include a password from the URL
+    or a key.
 
     Args:
-        headers: for each request; None for those of the environment.
+        headers: headers of each request; None uses those from the environment.
 
     Raises:
-        SettingsError: a variable has a value that it cannot have.
+        SettingsError: a variable has an invalid value.
     """
 
     def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
@@ -299,16 +301,16 @@ class _OtlpOverHttp(OTLPSpanExporter):
 
 
 class _Outcome(requests.Session):
-    """A session that keeps the outcome of the last request.
+    """A session that keeps the outcome of its last request.
 
     Attributes:
-        text: HTTP status, or the name of the error; without a URL.
+        text: HTTP status or name of the error, without a URL.
     """
 
     def __init__(self, url: str) -> None:
         super().__init__()
         self.text = ""
-        # A proxy's URL with a user does not stay in the environment.
+        # A proxy URL with a user name does not stay in the environment.
         self.proxies = get_environ_proxies(url)
 
     def request(self, *args: Any, **named: Any) -> requests.Response:
@@ -355,7 +357,7 @@ def _compression(value: str) -> Compression:
 
 
 def open_tracing(honeycomb_api_key: str = "") -> Tracing | None:
-    """Begin to export to the places that the environment names; None without any.
+    """Start exporting to the places given in the environment; None if there are none.
 
     Args:
         honeycomb_api_key: the secret `HONEYCOMB_API_KEY`, empty if not set.
@@ -385,10 +387,10 @@ def _batched(exporter: SpanExporter) -> SpanProcessor:
 
 
 def _url() -> str:
-    """Return where to post spans; empty if nowhere.
+    """Return the URL to post spans to; empty if there is none.
 
-    The variable for traces is a whole URL. The other one is a base by OpenTelemetry's rules, and
-    whole by Truss's: with a path it is left as it is.
+    The variable for traces is a whole URL. The other one is a base URL by OpenTelemetry's rules,
+    and a whole one by Truss's: if it has a path, it is used as it is.
     """
     if url := os.environ.get(f"{_PREFIX}_TRACES_ENDPOINT", ""):
         return url

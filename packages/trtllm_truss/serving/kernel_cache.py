@@ -1,16 +1,16 @@
-"""Places on the platform's volume for what libraries tune and compile while a checkpoint loads.
+"""Folders on the platform's volume for the kernels and tactics of a checkpoint.
 
-Replicas and later starts share `/cache/model/trtllm-truss/kernels/<key>` on Baseten. Triton's
+On Baseten, replicas and later starts share `/cache/model/trtllm-truss/kernels/<key>`. Triton's
 compiler publishes by a rename (`FileCacheManager.put` of python/triton/runtime/cache.py in
 triton-lang/triton). FlashInfer builds and loads under a `FileLock` (`JitSpec.build_and_load` of
 flashinfer/jit/core.py at 01a02aac). Whether the platform's volume honors locks between hosts is
-unknown. TensorRT-LLM's DeepGEMM is left out: its renames into a shared folder fail for all but the
-first.
+unknown. TensorRT-LLM's DeepGEMM is excluded, because its renames into a shared folder fail for all
+but the first process.
 
 The autotuner writes its file in place (`AutoTunerProfilingCache.save_cache` of
 tensorrt_llm/_torch/autotuner.py): without a lock in 1.2.0rc2, under `flock` once one file holds all
-ranks (pull request 10336). A replica that reads half of the file, or a file without its rank, fails
-to start (`load_cache`).
+ranks (pull request 10336). A replica that reads a partly written file, or a file without its rank,
+fails to start (`load_cache`).
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ logger = logging.getLogger(__name__)
 
 AUTOTUNER = "TLLM_AUTOTUNER_CACHE_PATH"
 VARIABLES = {
-    # tensorrt_llm/_torch/pyexecutor/model_engine.py, 1.2.0rc2 and later; a file, or with `.rankN`
-    # before its end one per rank (tensorrt_llm/_torch/autotuner.py, 1.2.0rc2)
+    # tensorrt_llm/_torch/pyexecutor/model_engine.py, 1.2.0rc2 and later; one file, or one per rank
+    # with `.rankN` before its suffix (tensorrt_llm/_torch/autotuner.py, 1.2.0rc2)
     AUTOTUNER: "autotuner.json",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # flashinfer/jit/env.py in flashinfer-ai/flashinfer
     "TRITON_CACHE_DIR": "triton",  # python/triton/runtime/cache.py in triton-lang/triton
 }
 _PREBUILT = {"FLASHINFER_WORKSPACE_BASE": ".cache/flashinfer"}
-"""Folders of the home that an image may hold filled; the variable would hide them."""
+"""Folders below the home that an image may have filled; the variable would hide them."""
 
 
 def key_of(facts: object) -> str:
-    """Return the name of a cache: whatever may change a kernel or a tactic is among the facts."""
+    """Return the name of a cache, derived from everything that may change a kernel or a tactic."""
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
 def cache_variables(key: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Create the folder of a key, and return the variables that name places in it.
+    """Create a key's folder, and return the variables that point to places in it.
 
     Args:
         key: see `key_of`.
-        variables: the environment of the engine; what it sets already is left alone.
+        variables: environment of the engine; variables that are already set are not changed.
 
     Returns:
-        No variables if the platform has no volume, or the folder cannot be written.
+        Empty if the platform has no volume, or the folder cannot be written.
     """
     shared = shared_folder()
     if shared is None:
@@ -72,13 +72,13 @@ def cache_variables(key: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def remove_damaged_tactics(caches: Mapping[str, str], world_size: int) -> None:
-    """Remove an autotuner's file with which the next start of the engine would end.
+    """Remove an autotuner file that would make the engine's next start fail.
 
-    A server that was killed while it wrote leaves such a file.
+    A server that was killed while writing leaves such a file.
 
     Args:
         caches: as returned by `cache_variables`.
-        world_size: ranks, each of which the file must have.
+        world_size: number of ranks, which the file must all contain.
     """
     if AUTOTUNER not in caches:
         return
@@ -90,10 +90,10 @@ def remove_damaged_tactics(caches: Mapping[str, str], world_size: int) -> None:
 
 
 def _is_sound(file: Path, world_size: int) -> bool:
-    """Return whether TensorRT-LLM will load an autotuner's file.
+    """Return True if TensorRT-LLM would load an autotuner file.
 
-    `AutoTunerProfilingCache.load_cache` raises for a file that is not JSON, lacks its metadata or,
-    after pull request 10336, its rank, and for tactics that are no literals of Python.
+    `AutoTunerProfilingCache.load_cache` raises for a file that is not JSON, has no metadata or,
+    after pull request 10336, not its rank, and for tactics that are not Python literals.
     """
     try:
         content: dict[str, Any] = json.loads(file.read_bytes())

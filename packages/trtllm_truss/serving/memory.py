@@ -20,7 +20,7 @@ AGAIN_S = 5.0
 
 
 _LEAST_PAUSE = 100
-"""Rest after each time by this multiple of its duration: a hundredth of the time at most."""
+"""Pause after each time by this multiple of its duration: a hundredth of the time at most."""
 
 
 _LOOK_S = 1.0
@@ -41,16 +41,16 @@ _STATM = Path("/proc/self/statm")
 class MemoryKeeper:
     """Decides when to collect garbage and to return freed memory to the system.
 
-    The garbage collector counts objects, and one body of 8 MB is one object; the C library keeps
-    what is freed between two objects that live on.
+    The garbage collector counts objects, and a body of 8 MB is one object; the C library keeps
+    memory that is freed between two live objects.
 
     Args:
         resident: returns the resident memory in bytes.
         trim: returns freed memory to the system.
         collect: collects garbage up to a generation.
-        is_idle: returns whether no request runs. While one does, memory is trimmed, and young
+        is_idle: returns True if no request is running. While one is, memory is trimmed, and young
             objects are collected if that is not enough: with 512 streams a collection takes 50 ms.
-        clock: the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class MemoryKeeper:
 
 
 def settle_memory(is_idle: Callable[[], bool]) -> Callable[[], None]:
-    """Exempt long-lived objects from garbage collection, collect rarely, and watch the growth.
+    """Exempt long-lived objects from garbage collection, collect rarely, and watch memory growth.
 
     Returns:
-        A function that ends the watch.
+        A function that stops the watch.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)

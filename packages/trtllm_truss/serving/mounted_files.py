@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 4 << 20
 
 
-_BYTES_PER_S = 100e6  # of 70 GB: 12 minutes, and a fifth of one core
+_BYTES_PER_S = 100e6  # for 70 GB: 12 minutes, and a fifth of one core
 
 
 _LOWEST_PRIORITY = 19
@@ -42,15 +42,15 @@ _IOPRIO_CLASS_IDLE = 3 << 13
 
 
 class MountedFiles:
-    """Reads each file once, in one thread of the lowest priority, at a bounded rate.
+    """Reads each file once, in one thread of the lowest priority, at a limited rate.
 
     Args:
         hashes: SHA-256 by file.
         on_difference: called once, from the thread, after the first file that differs.
-        rest: waits for seconds, or until the check is stopped; returns whether it is.
+        rest: waits for seconds, or until the check is stopped; returns True if it is stopped.
 
     Attributes:
-        unchecked_bytes: what is still to be read.
+        unchecked_bytes: bytes still to be read.
         differing: files that differ from their hash or cannot be read.
     """
 
@@ -70,7 +70,7 @@ class MountedFiles:
 
     @contextlib.contextmanager
     def checking(self) -> Iterator[MountedFiles]:
-        """Check the files inside this context; its end stops the check."""
+        """Check the files inside this context; leaving it stops the check."""
         if self._hashes:
             self._thread.start()
         try:
@@ -80,7 +80,7 @@ class MountedFiles:
             self.wait(_PATIENCE_S)
 
     def wait(self, limit_s: float | None = None) -> None:
-        """Wait for the end of the check."""
+        """Wait until the check has finished."""
         if self._thread.is_alive():
             self._thread.join(limit_s)
 
@@ -109,7 +109,7 @@ class MountedFiles:
         return digest.hexdigest()
 
     def _report(self, file: Path, found: str) -> None:
-        self.differing = (*self.differing, file)  # before the line that tells of it
+        self.differing = (*self.differing, file)  # before the line that reports it
         logger.error(
             "%s differs from %s: its SHA-256 is %s, not %s; this server is unhealthy from now on. "
             "Upload the build again and push, so that the platform delivers it anew.",
@@ -127,7 +127,7 @@ def _size(file: Path) -> int:
 
 
 def _lower_priority() -> None:
-    """Let this thread run, and read, when nothing else wants to; the kernel may refuse."""
+    """Let this thread run and read only when nothing else wants to; the kernel may refuse."""
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread, _LOWEST_PRIORITY)

@@ -1,6 +1,6 @@
-"""The part of a start that every host of an engine has: resolve it, render it, find its server.
+"""Resolve the engine, render the repository, find tritonserver.
 
-The engine's `config.json` is read and validated first, so that only an engine that fits and has a
+The engine's `config.json` is read and validated first, so that only a compatible engine with a
 tokenizer is downloaded; the command `check` does the same. The Triton model repository is rendered
 from settings and engine.
 """
@@ -69,9 +69,9 @@ class ResolvedEngine:
     Attributes:
         findings: warnings.
         capacity: KV cache capacity on the visible GPUs; None if unknown.
-        listing: the files of its repository.
+        listing: the files in its repository.
         adapters: folders of the LoRA adapters by name, in the order of the settings.
-        unchecked: files whose contents are to be compared with their SHA-256 once it serves.
+        unchecked: files whose contents are to be compared with their SHA-256 while serving.
     """
 
     engine: Engine
@@ -93,20 +93,21 @@ def resolve_engine(
     rank: Rank | None = None,
     check_server: Callable[[Engine], None] = lambda engine: None,
 ) -> ResolvedEngine:
-    """Validate the engine against this host and the settings; download it with the tokenizer.
+    """Validate the engine against this host and the settings; download it with its tokenizer.
 
     Each rank of a launcher's job downloads its own files only.
 
     Args:
-        built: folder of the engine from `build`, if the settings name none.
-        version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
-        read_ahead: receives the files that are here already, as soon as the engine fits.
-        rank: this process's in a launcher's job.
-        check_server: raises an error if no server here runs the engine; called before a download.
+        built: folder of the engine from `build`, if the settings specify none.
+        version: version of TensorRT-LLM if known: the host's, or that of config.yaml's image.
+        read_ahead: receives the local files as soon as the engine is known to be compatible.
+        rank: this process's rank in a launcher's job.
+        check_server: raises an error if no server here can run the engine; called before a
+            download.
 
     Raises:
         ArtifactError: engine or tokenizer is missing or unreadable.
-        SettingsError: the engine does not fit the host or the settings.
+        SettingsError: the engine is not compatible with the host or the settings.
     """
     repository = open_engine(settings, environment, built)
     repositories = open_adapters(settings, environment)
@@ -158,7 +159,7 @@ def resolve_engine(
 
 
 def _require_ranks(engine: Engine, rank: Rank | None, host: HostInfo) -> None:
-    """Compare a launcher's job with the engine, whose ranks it has started."""
+    """Compare a launcher's job with the engine's ranks."""
     if rank is None:
         return
     wanted = engine.world_size
@@ -170,17 +171,18 @@ def _require_ranks(engine: Engine, rank: Rank | None, host: HostInfo) -> None:
         )
     if engine.uses_gpus and host.gpus and len(host.gpus) < rank.each:
         raise SettingsError(
-            f"{len(host.gpus)} of {rank.each} GPUs are visible to rank {rank.index}. TensorRT-LLM "
-            "takes the GPU by the rank's number, so each rank must see all GPUs of its host; "
-            "remove --gpus-per-task and --gpu-bind, or the like in CUDA_VISIBLE_DEVICES."
+            f"{len(host.gpus)} of {rank.each} GPUs are visible to rank {rank.index}. "
+            "TensorRT-LLM selects the GPU by the rank's number, so each rank must see all GPUs "
+            "of its host; remove --gpus-per-task and --gpu-bind, or similar limits in "
+            "CUDA_VISIBLE_DEVICES."
         )
 
 
 def supervised_limits(serving: Serving, engine: Engine, *, restarts: bool = True) -> Serving:
-    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size.
+    """Return the supervisor's limits; a checkpoint's start may take longer, depending on its size.
 
     Args:
-        restarts: False for a rank of a launcher's job, which has no second life.
+        restarts: False for a rank of a launcher's job, which cannot be restarted.
     """
     seconds = serving.start_timeout_s + engine.extra_start_s
     limit = {} if restarts else {"restart_limit": 0}
@@ -190,11 +192,11 @@ def supervised_limits(serving: Serving, engine: Engine, *, restarts: bool = True
 def open_engine(
     settings: Settings, environment: Environment, built: Path | None = None
 ) -> EngineRepository:
-    """List the engine repository of the settings; download nothing.
+    """List the engine repository of the settings without downloading anything.
 
     Raises:
         ArtifactError: it is unreadable or has no engine.
-        SettingsError: the settings name none, and none was built.
+        SettingsError: the settings specify none, and none was built.
     """
     if settings.engine_repository is not None:
         source = open_repository(
@@ -215,7 +217,7 @@ def open_engine(
 
 
 def open_tokenizer(settings: Settings, environment: Environment) -> TokenizerRepository | None:
-    """Open the tokenizer's repository, if it is not the engine's; send no request yet.
+    """Open the tokenizer's repository if it is not the engine's, without sending a request yet.
 
     Raises:
         ArtifactError: the folder or package does not exist.
@@ -246,7 +248,7 @@ def own_tokenizer_paths(settings: Settings, repository: EngineRepository) -> lis
 
 
 def host_info(machine: Machine) -> HostInfo:
-    """Return what an engine is compared with; without a GPU, `gpus` is unknown."""
+    """Return the host facts that an engine is compared with; without a GPU, `gpus` is unknown."""
     return HostInfo(
         gpus=machine.gpus.devices or None,
         runtime_version=machine.runtime.installed_version,
@@ -259,7 +261,7 @@ def host_info(machine: Machine) -> HostInfo:
 def server_problem(
     machine: Machine, engine: Engine, image: str | None, environment: Environment
 ) -> str:
-    """Return why no Triton of this machine runs the engine, with the remedy; empty if one does.
+    """Return why no Triton on this machine runs the engine, with the remedy; empty if one does.
 
     Args:
         image: `base_image.image` of config.yaml.
@@ -282,7 +284,7 @@ def server_problem(
 
 
 def log_machine(machine: Machine, engine: Engine) -> None:
-    """Log Python, driver, CUDA and compatibility mode, and what is amiss."""
+    """Log Python, driver, CUDA and compatibility mode, and any problems."""
     for sentence in container_sentences(machine.python, machine.runtime, machine.cuda):
         logger.info("%s", sentence)
     for finding in check_machine(machine.cuda, machine.limits, engine.world_size):
@@ -292,7 +294,7 @@ def log_machine(machine: Machine, engine: Engine) -> None:
 def cache_capacity(settings: Settings, engine: Engine, host: HostInfo) -> Capacity | None:
     """Estimate the KV cache capacity on the host's GPUs; None if unknown.
 
-    Without a visible GPU, those that config.yaml asks for count, with all of their memory.
+    Without a visible GPU, use config.yaml's GPUs with all of their memory.
 
     Raises:
         SettingsError: a value under `runtime` has the wrong type.
@@ -343,20 +345,20 @@ def render_engine(
 ) -> Path:
     """Write the model repository of one engine and return its folder.
 
-    With `guided_decoding_backend` the vocabulary is written next to `config.pbtxt`, unless
-    `xgrammar_tokenizer_info_path` names a file.
+    With `guided_decoding_backend`, the vocabulary is written next to `config.pbtxt`, unless
+    `xgrammar_tokenizer_info_path` is set.
 
     Args:
         settings: the operator's settings; parameters fixed by the engine are filled in.
-        engine: its folder is referenced, not copied; a checkpoint's without its code, unless that
-            is trusted.
+        engine: its folder is referenced, not copied; a checkpoint's without code, unless that is
+            trusted.
         data_dir: the Truss's data folder, which contains the template.
-        tensorrt_llm_version: version of the runtime, which decides the names of tensors and
+        tensorrt_llm_version: version of the runtime, which determines the names of tensors and
             parameters.
         adapters: folders of a checkpoint's LoRA adapters by name, numbered from 1.
 
     Raises:
-        SettingsError: `runtime` does not fit the engine.
+        SettingsError: `runtime` does not match the engine.
         ArtifactError: the tokenizer is unreadable.
     """
     batch = engine.batch_size(settings)
@@ -415,7 +417,7 @@ def write_tokenizer_info(
     """Write the file of `xgrammar_tokenizer_info_path` for the C++ backend.
 
     Keys: `encoded_vocab`, tokens by id in the tokenizer's spelling, empty for unused ids;
-    `tokenizer_str`, the `tokenizer.json`; `stop_token_ids`, the ids that end an answer. Source:
+    `tokenizer_str`, the `tokenizer.json`; `stop_token_ids`, the EOS ids. Source:
     `examples/generate_xgrammar_tokenizer_info.py` in NVIDIA/TensorRT-LLM (1.0).
 
     Args:
@@ -444,10 +446,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedServer:
-    """A server of the engine on this host.
+    """A server for the engine on this host.
 
     Attributes:
-        backends: the one folder in which it looks for backends.
+        backends: the one folder where it looks for backends.
     """
 
     installation: TritonInstallation
@@ -460,8 +462,8 @@ class PreparedEngine:
     """An engine on this host, downloaded and validated.
 
     Attributes:
-        host: the machine, as an engine is compared with it.
-        version: of TensorRT-LLM, which decides the names of tensors and parameters.
+        host: the machine, as compared with the engine.
+        version: version of TensorRT-LLM, which determines the names of tensors and parameters.
     """
 
     settings: Settings
@@ -476,10 +478,10 @@ class PreparedEngine:
         return self.resolved.engine
 
     def reporting_kv_events(self, address: Path) -> PreparedEngine:
-        """Return it with events of its KV cache, which a Unix socket gets.
+        """Return the engine with KV cache events sent to a Unix socket.
 
         Raises:
-            SettingsError: the engine reports none.
+            SettingsError: the engine cannot report events.
         """
         engine = self.engine.reporting_kv_events(address)
         return replace(self, resolved=replace(self.resolved, engine=engine))
@@ -498,7 +500,7 @@ class PreparedEngine:
 
     @property
     def kernels(self) -> str:
-        """The key of what the engine's kernels and tactics depend on."""
+        """The key of everything that the engine's kernels and tactics depend on."""
         host, resolved, settings = self.host, self.resolved, self.settings
         gpus = [(gpu.name, gpu.compute_capability) for gpu in host.gpus or ()]
         versions = self.version, host.image, host.runtime_version, host.driver_version
@@ -512,7 +514,7 @@ class PreparedEngine:
         return key_of([versions, gpus, resolved.listing.commit, files, chosen])
 
     def server(self, run_folder: Path, *, in_job: bool) -> PreparedServer:
-        """Find Triton and assemble its backends and its environment.
+        """Find Triton and prepare its backends and environment.
 
         Args:
             in_job: this process is a rank of a launcher's job.
@@ -547,12 +549,12 @@ def prepare(
     read_ahead: Callable[[Collection[Path]], None],
     rank: Rank | None = None,
 ) -> PreparedEngine:
-    """Validate and download the engine; build it first if the settings name no repository.
+    """Validate and download the engine; build it first if the settings specify no repository.
 
     Args:
         image: `base_image.image` of config.yaml.
         read_ahead: receives files of the engine (`resolve_engine`).
-        rank: this process's in a launcher's job.
+        rank: this process's rank in a launcher's job.
 
     Raises:
         StartupError: the engine is unusable here.

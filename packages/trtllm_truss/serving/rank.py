@@ -23,24 +23,24 @@ from trtllm_truss.triton.server.process import ServerProcess
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_END_MARGIN_S = 15.0  # of rank 0: Triton's own time, and to end the HTTP server
+_END_MARGIN_S = 15.0  # of rank 0: Triton's own time, plus the time to stop the HTTP server
 
 
 def work(
     settings: Settings, environment: Environment, data_dir: Path, image: str | None, rank: Rank
 ) -> None:
-    """Be a rank above 0 of a launcher's job until rank 0 ends the job.
+    """Run a rank above 0 of a launcher's job until rank 0 ends the job.
 
-    A launcher sends SIGTERM to all ranks at once. Rank 0 then lets requests finish, for which it
-    needs the others: they end with it, or after the time that it has, or at a second signal.
+    A launcher sends SIGTERM to all ranks at once. Rank 0 then lets requests finish and needs the
+    others for that: they exit with it, after its time limit, or at a second signal.
 
     Args:
         settings: the operator's settings, equal on every rank.
         image: `base_image.image` of config.yaml.
 
     Raises:
-        StartupError: the engine is unusable here, or the rank has failed; the launcher ends the
-            others when it sees this process's exit status.
+        StartupError: the engine is unusable here, or the rank failed; the launcher stops the others
+            when it sees this process's exit status.
     """
     settings = resolve_hosts(settings, environment)
     variables = environment.variables
@@ -77,17 +77,17 @@ def work(
                     _TICK_S, lambda: failed.is_set() or signals.are_older_than(patience_s)
                 )
             except TritonError:
-                if not signals.count:  # else rank 0 may have ended first
+                if not signals.count:  # otherwise rank 0 may have exited first
                     raise
             finally:
                 run.stop(0)
-            logger.info("rank %d of %d has ended", rank.index, rank.size)
+            logger.info("rank %d of %d has exited", rank.index, rank.size)
         if failed.is_set():
             raise ArtifactError("a mounted file of the engine differs; the log above names it.")
 
 
 class _Signals:
-    """Counts SIGTERM and SIGINT in the block instead of ending it."""
+    """Counts SIGTERM and SIGINT in the block instead of exiting."""
 
     def __init__(self) -> None:
         self._at_s: list[float] = []
@@ -108,6 +108,6 @@ class _Signals:
         return len(self._at_s)
 
     def are_older_than(self, limit_s: float) -> bool:
-        """Return True if the first one is, or if there was a second."""
+        """Return True if the first signal is older than that, or if there was a second one."""
         is_old = self.count and time.monotonic() - self._at_s[0] > limit_s
         return bool(is_old) or self.count > 1

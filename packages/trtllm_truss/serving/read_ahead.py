@@ -41,19 +41,19 @@ def free_memory() -> int | None:
 
 
 class ReadAhead:
-    """Reads files into the page cache from their beginnings, side by side, as each rank its own.
+    """Reads files into the page cache in parallel from their beginnings, as the ranks read them.
 
-    Triton and its backend take seconds, with TensorRT-LLM's imports half a minute, before they open
-    the first file; then one thread per rank reads it. Here several threads begin as soon as the
-    folder is known. They `sendfile` to ``/dev/null``, which fills the page cache and copies
-    nothing: of 4 GB a tenth of the CPU time of `pread`. ``POSIX_FADV_WILLNEED`` left a fifth of the
-    pages out.
+    Triton and its backend take seconds, or half a minute with TensorRT-LLM's imports, before they
+    open the first file; then one thread per rank reads it. Here several threads start as soon as
+    the folder is known. They `sendfile` to ``/dev/null``, which fills the page cache without
+    copying: for 4 GB, a tenth of the CPU time of `pread`. ``POSIX_FADV_WILLNEED`` omitted a fifth
+    of the pages.
 
     Args:
-        free_bytes: returns the memory that files may take, None if unknown.
+        free_bytes: returns the memory available for files, None if unknown.
 
     Attributes:
-        done_bytes: what was read.
+        done_bytes: bytes read so far.
     """
 
     def __init__(self, free_bytes: Callable[[], int | None] = free_memory) -> None:
@@ -64,10 +64,10 @@ class ReadAhead:
         self.done_bytes = 0
 
     def begin(self, files: Collection[Path]) -> None:
-        """Start to read, up to a share of the free memory; return at once."""
+        """Start reading, up to a share of the free memory; return at once."""
         opened, sizes = ExitStack(), {}
         for file in files:
-            with contextlib.suppress(OSError):  # reported by whoever needs it
+            with contextlib.suppress(OSError):  # reported by the code that needs the file
                 descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
                 opened.callback(os.close, descriptor)
                 sizes[descriptor] = os.fstat(descriptor).st_size
@@ -81,7 +81,7 @@ class ReadAhead:
         thread.start()
 
     def close(self) -> None:
-        """Stop; a thread that waits for the disk ends with its block."""
+        """Stop; a thread that waits for the disk stops after its block."""
         self._stopping.set()
 
     def wait(self) -> None:
@@ -123,7 +123,7 @@ class ReadAhead:
 
 
 def _blocks(sizes: Mapping[int, int], limit: int) -> list[_Block]:
-    """Return descriptor, offset and length of blocks, the first ones of all files first."""
+    """Return descriptor, offset and length of blocks, first blocks of all files first."""
     blocks = []
     for start in range(0, max(sizes.values(), default=0), _BLOCK_BYTES):
         for descriptor, size in sizes.items():
@@ -135,7 +135,7 @@ def _blocks(sizes: Mapping[int, int], limit: int) -> list[_Block]:
 
 
 def _read_block(null: int, descriptor: int, start: int, count: int) -> int:
-    """Read a block by `sendfile`; by `pread` where the file system cannot."""
+    """Read a block with `sendfile`, or with `pread` if the file system does not support it."""
     done = 0
     try:
         while done < count and (sent := os.sendfile(null, descriptor, start + done, count - done)):

@@ -28,9 +28,9 @@ def needed_files(
     """List the files that serving needs, by path below the repository.
 
     Args:
-        sizes: bytes of every file by its path below the repository.
+        sizes: size in bytes of every file, by path below the repository.
         with_code: include the Python files of a checkpoint (`trust_remote_code`).
-        ranks: those of this host; None for all.
+        ranks: ranks on this host; None for all.
     """
     here, placement = engine.placement.sizes(sizes), engine.placement
     names = engine.needed_files(here, with_code=with_code, ranks=ranks)
@@ -42,8 +42,8 @@ def check_listing(engine: Engine, listing: Listing, *, is_part: bool = False) ->
     """Compare a manifest with the engine's `config.json` and the listing.
 
     Args:
-        listing: the files of its repository.
-        is_part: only the files that serving needs are there.
+        listing: the files in its repository.
+        is_part: the listing contains only the files needed for serving.
 
     Raises:
         ArtifactError: the manifest belongs to another build.
@@ -63,7 +63,7 @@ def check_listing(engine: Engine, listing: Listing, *, is_part: bool = False) ->
             if path not in needed:
                 continue
             raise ArtifactError(
-                f"{MANIFEST_FILE} names {path}, which is missing; upload every file of the build."
+                f"{MANIFEST_FILE} lists {path}, which is missing; upload every file of the build."
             )
         digest = file.digest
         other = digest is not None and digest.algorithm == "sha256" and digest.value != record[1]
@@ -73,7 +73,7 @@ def check_listing(engine: Engine, listing: Listing, *, is_part: bool = False) ->
 
 
 def check_tokenizer(engine: Engine, repository: str, commit: str) -> Iterator[Diagnostic]:
-    """Yield a warning if the manifest names another commit of the same tokenizer.
+    """Yield a warning if the manifest records another commit of the same tokenizer.
 
     Args:
         commit: the commit in use; empty if unknown.
@@ -90,7 +90,7 @@ def check_tokenizer(engine: Engine, repository: str, commit: str) -> Iterator[Di
 
 
 def check_files(engine: Engine, repository: Path) -> None:
-    """Compare files on this machine with the manifest.
+    """Compare local files with the manifest.
 
     A file is read again only after its size or time has changed.
 
@@ -110,7 +110,7 @@ def check_files(engine: Engine, repository: Path) -> None:
 
 
 def recorded_files(engine: Engine, repository: Path) -> dict[Path, str]:
-    """Return the SHA-256 of the files here that the manifest names."""
+    """Return the SHA-256 of the local files in the manifest."""
     if engine.manifest is None:
         return {}
     recorded = _recorded(engine.manifest, engine.placement)
@@ -149,7 +149,7 @@ class EngineRepository:
             _, self._placement = find_engine(self._sizes)
 
     def describe(self) -> Engine:
-        """Read small files only; a GGUF file has none, and stays undescribed."""
+        """Read small files only; a GGUF file has none and stays undescribed."""
         with named(self.source.name):
             engine = inspect_files(self._sizes, self.source.read)
             check_listing(engine, self.source.listing(), is_part=self.source.is_mounted)
@@ -162,11 +162,11 @@ class EngineRepository:
         with_code: bool = False,
         ranks: Collection[int] | None = None,
     ) -> list[str]:
-        """Return the files to serve, given the result of `describe`.
+        """Return the files needed for serving, given the result of `describe`.
 
         Args:
             with_code: include the Python files of a checkpoint (`trust_remote_code`).
-            ranks: those of this host; None for all.
+            ranks: ranks on this host; None for all.
         """
         return needed_files(self._sizes, engine, with_code=with_code, ranks=ranks)
 

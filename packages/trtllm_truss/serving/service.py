@@ -53,8 +53,10 @@ logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
 _GUIDES_LIMIT_S = 60.0
-"""Limit for warming the guide checker, once all else is ready. The first guide waits for the
-rest."""
+"""Time limit for warming up the guide checker, once everything else is ready.
+
+The first guide waits for the remaining time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,14 @@ class Service:
     Args:
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
-        model_name: of config.yaml, for the metrics and for answers to requests that name none.
+        model_name: name in config.yaml, for metrics and for responses to requests without one.
         is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
-        kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
+        kv_events: Unix socket for events of the engine's KV cache; None for none.
         owns_process: see `start_service`.
 
     Attributes:
         metrics: metrics over all starts.
-        tracing: begins the traces of calls; None without.
+        tracing: starts the traces of calls; None without tracing.
     """
 
     def __init__(
@@ -121,12 +123,12 @@ class Service:
 
     @property
     def adapter_names(self) -> tuple[str, ...]:
-        """Names of the LoRA adapters that a request may choose as its model."""
+        """Names of LoRA adapters that a request may use as its model."""
         return tuple(self._settings.lora_adapters)
 
     @property
     def pipeline(self) -> RequestPipeline:
-        """Return the objects that answer requests with the running engine.
+        """Return the objects that serve requests with the running engine.
 
         Raises:
             EngineUnavailable: the engine was not started.
@@ -136,7 +138,7 @@ class Service:
         return self._running.pipeline
 
     def is_healthy(self) -> bool:
-        """Return True if the engine answers and no mounted file of it was found to differ."""
+        """Return True if the engine responds and none of its mounted files was found to differ."""
         running = self._running
         return running is not None and self._engine_answers() and not running.mounted.differing
 
@@ -144,16 +146,19 @@ class Service:
         return self._running is not None and self._running.supervisor.is_healthy
 
     def start(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Start the engine and return once it answers; `meanwhile` runs beside it, in a thread.
+        """Start the engine and return once it generates.
+
+        `meanwhile` runs at the same time, in a thread.
 
         Raises:
-            StartupError: the engine cannot start; the message has the reason.
+            StartupError: the engine cannot start; the message gives the reason.
         """
         if self._rank is not None and self._rank.index:
             raise SettingsError(
-                f"this process is rank {self._rank.index} of {self._rank.size}, and rank 0 serves; "
-                "start every rank by `trtllm-truss serve`, in a container by "
-                "`/usr/bin/python3 -m trtllm_truss serve --truss /app`, in place of Truss's server."
+                f"this process is rank {self._rank.index} of {self._rank.size}, and rank 0 "
+                "serves; start every rank with `trtllm-truss serve`, in a container with "
+                "`/usr/bin/python3 -m trtllm_truss serve --truss /app`, instead of Truss's "
+                "server."
             )
         with self._lock:
             self._stop()
@@ -191,7 +196,7 @@ class Service:
             repository = prepared.render(self._data_dir, run_folder / "repository")
             logger.debug("the Triton model repository is %s", repository)
         if self._owns_process:
-            hide_secrets()  # before there is a template of a stranger
+            hide_secrets()  # before an untrusted template runs
         thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
         loading = thread.submit(
             self._load_tokenizer, resolved.tokenizer_folder, log.phase("tokenizer")
@@ -205,7 +210,7 @@ class Service:
         guides = guide_check_for(
             engine,
             vocabulary,
-            {**variables, "TMPDIR": str(files_of_guides)},  # a process that is killed removes none
+            {**variables, "TMPDIR": str(files_of_guides)},  # a killed process removes none
             self._settings.serving.guide_compile_limit_s,
         )
         warming = None
@@ -287,7 +292,7 @@ class Service:
             tokenizer = load_tokenizer(folder, trust_remote_code=self._settings.trust_remote_code)
             details.append(f"{tokenizer.vocab_size} tokens")
             if tokenizer.templates is not None:
-                renders = tokenizer.templates.shape.renders  # found here, while the engine loads
+                renders = tokenizer.templates.shape.renders  # detected here, while the engine loads
                 details.append(f"chat template tried by {renders} conversations")
         return tokenizer
 
@@ -339,13 +344,13 @@ class Service:
         return new_run
 
     def _show_triton_line(self, line: str) -> None:
-        """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
+        """Log Triton's output at INFO once it is healthy, and its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
 
 
 def _give_up() -> None:
-    """End this process without its engine, so that the platform replaces the container."""
+    """Exit this process without its engine, so that the platform replaces the container."""
     end_everything()
     os._exit(os.EX_SOFTWARE)
 
@@ -379,7 +384,7 @@ def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> 
 
 
 def _import_request_path(then: Callable[[], object]) -> None:
-    """Import what answers requests while Triton starts; then go on."""
+    """Import the code that serves requests while Triton starts; then continue."""
     import_module("trtllm_truss.inference.generation")
     then()
     gc.collect()

@@ -1,4 +1,4 @@
-"""The log of a start: its steps and their times."""
+"""Log the phases of a start and their durations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class StartupLog:
-    """Reports the phases of a start: a line in the log for each, and the status."""
+    """Reports the phases of a start: a log line for each, and the status."""
 
     def __init__(self, count: int, status: ServiceStatus) -> None:
         self._count = count
@@ -24,10 +24,10 @@ class StartupLog:
         self._started = time.monotonic()
 
     def phase(self, name: str) -> AbstractContextManager[list[str]]:
-        """Number the next phase; it begins when it is entered, and may overlap with others.
+        """Number the next phase; it starts when it is entered, and may overlap with others.
 
         Returns:
-            A context whose value is a list of details for the closing line.
+            A context whose value is a list of details for the phase's last line.
         """
         return self._phase(Phase(next(self._numbers), self._count, name))
 

@@ -26,7 +26,7 @@ _PATIENCE_S = 10.0
 _CLOSED_LIMIT_S = 2.0
 """Time for mpirun to exit after Triton has closed its port.
 
-mpirun of Open MPI 5.0.11 kept running after all its ranks had been killed, once in some thousand
+mpirun of Open MPI 5.0.11 kept running after all its ranks had been killed, about once in a thousand
 losses of rank 0.
 """
 _FILES_WAIT_S = 1.0
@@ -36,17 +36,17 @@ _QUIET_S = 60.0
 class Supervisor:
     """Restarts an engine that exits or hangs. All methods are thread-safe.
 
-    A run that exits, or hangs while it has requests, is ended with all its processes; streams in
+    A run that exits, or hangs while it has requests, is killed with all its processes; streams in
     flight fail with their connection. The next run starts after a back-off.
 
     Args:
         new_run: creates a run without starting it.
         limits: deadlines and the restart policy.
-        status: told of exits and restarts.
+        status: receives exits and restarts.
         first_requests: returns the requests that prove readiness; called once Triton is ready.
-        tensorrt_llm_version: version that the model repository was rendered for.
+        tensorrt_llm_version: version for which the model repository was rendered.
         on_restart: called before each restart, from the supervisor's thread.
-        instances: of the engine in the server.
+        instances: number of engine instances in the server.
         give_up: called after the last failed restart, from the supervisor's thread.
     """
 
@@ -116,7 +116,7 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the engine for good, including a start in progress."""
+        """Stop the engine for good, including a start in progress."""
         self._stopping.set()
         self._run_ended.set()
         self._end_run(_PATIENCE_S if self._thread is not None else 0)
@@ -169,7 +169,7 @@ class Supervisor:
                 return
 
     def _failure(self) -> str | None:
-        """Return the failure of the current run, if any; end a hung or broken run."""
+        """Return the failure of the current run, if any; stop a hung or broken run."""
         run = self._run
         assert run is not None
         if run.state is not State.READY:
@@ -182,7 +182,7 @@ class Supervisor:
         if self._is_closed(run):
             self._client = self._closed_since_s = None
             run.stop(0)
-            return "Triton listens no more, but mpirun has not exited."
+            return "Triton has stopped listening, but mpirun has not exited."
         silent_for_s = self._heartbeat.silent_for_s
         if silent_for_s <= self._limits.hang_timeout_s:
             return None
@@ -194,9 +194,9 @@ class Supervisor:
         )
 
     def _is_closed(self, run: ServerProcess) -> bool:
-        """Return whether Triton has closed its port for good.
+        """Return True if Triton has closed its port for good.
 
-        At SIGTERM Triton closes it first and then finishes its requests.
+        At SIGTERM, Triton first closes it and then finishes its requests.
         """
         if self._heartbeat.is_waited_for or not run.refuses_connections():
             self._closed_since_s = None
@@ -207,7 +207,7 @@ class Supervisor:
         return now_s >= self._closed_since_s + _CLOSED_LIMIT_S
 
     def _start_with_files(self) -> None:
-        """Start a run once there are descriptors: callers took them, and give them back."""
+        """Start a run once descriptors are available: callers use them up temporarily."""
         while True:
             try:
                 self._start_run()
@@ -224,7 +224,7 @@ class Supervisor:
     def _restart(self) -> bool:
         """Restart within the limit; return False when giving up or stopping."""
         if self._heartbeat.answered > self._answered_before:
-            self._restarts = 0  # the last run answered requests: not consecutive
+            self._restarts = 0  # the last run served requests, so the failures are not consecutive
         self._answered_before = self._heartbeat.answered
         while self._restarts < self._limits.restart_limit:
             backoff_s = self._limits.restart_backoff_s * 2 ** (self._restarts - 1)
@@ -240,7 +240,7 @@ class Supervisor:
             except TritonError as error:
                 self._status.restart_failed(error.message)
                 logger.error("restart failed: %s", error.message)
-            except Exception as error:  # no thread, a bug: one more failed start
+            except Exception as error:  # no thread, or a bug: counts as a failed start
                 self._status.restart_failed(f"{type(error).__name__}: {error}")
                 logger.exception("restart failed: %s: %s", type(error).__name__, error)
             else:

@@ -1,7 +1,7 @@
-"""The requests that an engine answers before it is ready: one for each thing that settings promise.
+"""The requests that an engine serves before it is ready, one per promised feature.
 
-Settings that an engine cannot keep then fail the start, by their name, instead of a caller's
-request: beams, adapters, guides, and a stream longer than one step.
+Settings that an engine cannot keep then fail the start, by name, instead of a caller's request:
+beams, adapters, guides, and a stream longer than one step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from trtllm_truss.triton.client.engine_messages import EngineRequest
 
 _TOKENS = 3
 _SAMPLED = Sampling(temperature=1.0, top_p=0.9)
-"""TensorRT-LLM's Torch sampler takes FlashInfer's kernels from 1.2 on unless
+"""The sampling of a trial request.
+
+TensorRT-LLM's Torch sampler uses FlashInfer's kernels from 1.2 on unless
 ``disable_flashinfer_sampling`` is set, and FlashInfer may compile them for the first sampled
-request: here the time limit of a start holds, later that of a hang."""
+request: during a start its time limit applies, later that of a hang.
+"""
 
 _GUIDE = Guide("json_schema", '{"type": "boolean"}')
 _BEAMS, _GUIDES = "runtime.max_beam_width", "runtime.guided_decoding_backend"
@@ -29,8 +32,8 @@ def trials_of(engine: Engine, settings: Settings, prompt_id: int, end_id: int) -
     """Yield the requests, the plain one first.
 
     Args:
-        prompt_id: the whole prompt; any id that the engine knows.
-        end_id: the token that ends an answer; beams and guides need one.
+        prompt_id: the whole prompt; any id in the vocabulary.
+        end_id: the token that finishes a choice; beams and guides need one.
     """
     width, limit = engine.first_beam_width(settings), engine.beam_limit(settings)
     longest = max(1, min(_TOKENS, engine.max_sequence_tokens - 1))
@@ -57,6 +60,6 @@ def trials_of(engine: Engine, settings: Settings, prompt_id: int, end_id: int) -
     if engine.takes_adapters:
         for number, name in enumerate(settings.lora_adapters, 1):
             yield trial(f"lora_adapters.{name}", lora_task_id=number)
-    # The CPU engine has guides whatever the settings say.
+    # The CPU engine has guides whatever the settings are.
     if width == 1 and engine.uses_gpus and (backend := engine.guided_decoding_backend(settings)):
         yield trial(f"{_GUIDES} {backend}", longest, ends=True, guide=_GUIDE)
