@@ -127,7 +127,7 @@ def test_the_end_of_this_process_ends_the_wait(fake_triton, monkeypatch):
     """Process 1 of a container reaches its end during a load: SIGTERM does not kill it."""
     ended = threading.Thread()
     monkeypatch.setattr(threading, "main_thread", lambda: ended)
-    with pytest.raises(TritonError, match="process is ending"):
+    with pytest.raises(TritonError, match="process is exiting"):
         started(fake_triton("never_ready"))
 
 
