@@ -91,8 +91,8 @@ class BodyTooLarge(RequestError):
     @classmethod
     def beyond(cls, max_bytes: int) -> BodyTooLarge:
         return cls(
-            f"the body is too large; the maximum is {max_bytes} bytes (serving.max_body_bytes). "
-            "Send less."
+            f"the body is too large; at most {max_bytes} bytes are allowed "
+            "(serving.max_body_bytes). Send less."
         )
 
 

@@ -165,8 +165,8 @@ class Budget:
         self._spent[unit] += count
         if self._spent[unit] > maximum:
             raise InvalidRequest(
-                f"the body contains {self._spent[unit]} {unit}{self._where}; the maximum is "
-                f"{maximum}. Send fewer.",
+                f"the body contains {self._spent[unit]} {unit}{self._where}; at most "
+                f"{maximum} are allowed. Send fewer.",
                 param=self._param,
             )
 
@@ -197,7 +197,7 @@ def _check_shape(raw: bytes) -> None:
     depth = Budget().spend(raw)
     if depth > MAX_NESTING:
         raise InvalidRequest(
-            f"the body is nested {depth} levels deep; the maximum is {MAX_NESTING}. Send "
+            f"the body is nested {depth} levels deep; at most {MAX_NESTING} are allowed. Send "
             "flatter fields."
         )
 

@@ -451,17 +451,17 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         (
             {"chat_template_kwargs": {"tools": []}},
             "chat_template_kwargs",
-            ["holds tools", "field of its own"],
+            ["contains tools", "field of its own"],
         ),
         (
             {"chat_template_kwargs": {"bos_token": "x"}},
             "chat_template_kwargs",
-            ["holds bos_token", "the tokenizer sets it"],
+            ["contains bos_token", "the tokenizer sets it"],
         ),
         (
             {"chat_template_kwargs": {"raise_exception": 1}},
             "chat_template_kwargs",
-            ["holds raise_exception", "function of chat templates"],
+            ["contains raise_exception", "function of chat templates"],
         ),
         (
             {"chat_template_kwargs": {"custom_tools": [{}] * 30_000}},
