@@ -86,7 +86,7 @@ class ChatFormat:
         answer_prefix: text that every choice starts with, after its reasoning. Special tokens in it
             act as control tokens.
         reasoning: words of the model's reasoning, after which a guide and `answer_prefix` begin;
-            None for a model without reasoning. Its tokens are counted if its end is one token.
+            None for a model without reasoning.
         shows_reasoning_start: start a choice with the word that opens its reasoning, if the prompt
             ends with that word.
         write_call: writes a call from the name of its function and its arguments as JSON, for a

@@ -101,8 +101,8 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
   template has neither variable thinks as it always does. `budget_tokens` must be below `max_tokens`
   unless there are tools, and is not enforced: thoughts end where the model ends them, at
   `serving.reasoning_limit_tokens` or at `max_tokens`.
-- `usage.output_tokens_details.thinking_tokens` counts thoughts where their end marker is one token
-  of the tokenizer.
+- `usage.output_tokens_details.thinking_tokens` counts thoughts, but for the models that
+  [openai.md](openai.md#tools-and-reasoning) names.
 - `output_config.format` constrains the whole text, so that the model cannot call tools unless a
   call is forced; a forced call ignores it. Both begin after the thoughts
   ([how](openai.md#structured-output-of-models-that-reason)). TensorRT-LLM engines need

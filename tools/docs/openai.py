@@ -195,8 +195,8 @@ and the first such request is logged; forced calls work.
   `continue_final_message`. The answer holds the continuation only, as at DeepSeek; Mistral repeats
   the prefix.
 - Reasoning is `reasoning_content`, in messages and deltas. Its tokens, the end marker included, are
-  part of `completion_tokens`; where that marker is one token of the tokenizer,
-  `usage.completion_tokens_details.reasoning_tokens` counts them.
+  part of `completion_tokens`, and `usage.completion_tokens_details.reasoning_tokens` counts them,
+  but not those of `gemma4`, `harmony` and `inkling`, whose answers can reason several times.
 - `logprobs` holds all generated tokens of an answer, those of reasoning and calls included.
 
 ### Conversations and the chat template

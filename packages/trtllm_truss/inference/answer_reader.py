@@ -12,7 +12,12 @@ from typing import Generic, TypeVar
 from trtllm_truss.inference.deadlines import Deadlines
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest
-from trtllm_truss.inference.reasoning import ReasoningReader, State, second_request
+from trtllm_truss.inference.reasoning import (
+    ReasoningReader,
+    ReasoningTokenCounter,
+    State,
+    second_request,
+)
 from trtllm_truss.observability.metrics import RequestMetrics
 from trtllm_truss.requests import (
     Alternative,
@@ -188,8 +193,8 @@ class AnswerReader(EngineReader[AnswerItem]):
             self._after_scoring, self.is_last = self.request, False
             self.request = _scoring_request(whole)
         self._counts = prepared.request.running_usage
-        self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
-        self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
+        self._counter = _reasoning_counter(prepared, tokenizer)
+        self._counts_reasoning = self._counter is not None or self._reasoning is not None
         self._reasoning_tokens: int | None = None
 
     def _read(self, chunk: EngineChunk) -> None:
@@ -208,9 +213,9 @@ class AnswerReader(EngineReader[AnswerItem]):
             self._read_reasoning(self._reasoning, ids, end_id, chunk)
 
     def _read_text(self, ids: Sequence[int], end_id: int | None, chunk: EngineChunk) -> None:
-        end = self._reasoning_end
-        if end is not None and self._reasoning_tokens is None and end in ids:
-            self._reasoning_tokens = self._generated + ids.index(end) + 1
+        if self._counter is not None and self._reasoning_tokens is None:
+            self._counter.read(ids)
+            self._reasoning_tokens = self._counter.count
         has_stopped = self._push(ids, chunk)
         if end_id is not None or has_stopped or chunk.final:
             self._ending(end_id, chunk)
@@ -376,13 +381,14 @@ def _scoring_request(whole: EngineRequest) -> EngineRequest:
     )
 
 
-def _reasoning_end_id(prepared: PreparedRequest, tokenizer: TextTokenizer) -> int | None:
-    """Return the token that ends reasoning, if a single token marks the end."""
+def _reasoning_counter(
+    prepared: PreparedRequest, tokenizer: TextTokenizer
+) -> ReasoningTokenCounter | None:
+    """Return a counter for a choice with one reasoning at most, before its text."""
     words = prepared.request.chat.reasoning
     if words is None or not words.is_single or prepared.request.chat.answer_prefix:
         return None
-    ids = tokenizer.encode(words.ends[0], add_special_tokens=False)
-    return ids[0] if len(ids) == 1 else None
+    return ReasoningTokenCounter(words.ends[0], tokenizer)
 
 
 def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStream:

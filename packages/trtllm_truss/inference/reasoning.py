@@ -164,3 +164,42 @@ class ReasoningReader:
                 return State.OPEN
         is_possible = any(start.startswith(text) for start in self.plan.words.starts)
         return State.UNKNOWN if is_possible else State.NONE
+
+
+class ReasoningTokenCounter:
+    """Counts the tokens of one answer up to the word that ends its reasoning.
+
+    A word of one token, the rule, is found by its id; another one in the text.
+
+    Attributes:
+        count: those tokens, with the word's; None until it was found.
+    """
+
+    def __init__(self, word: str, tokenizer: TextTokenizer) -> None:
+        self.count: int | None = None
+        ids = tokenizer.encode(word, add_special_tokens=False)
+        self._id = ids[0] if len(ids) == 1 else None
+        self._word = word
+        self._decoding = tokenizer.start_decoding(skip_special_tokens=False)
+        self._tail = ""
+        self._read = 0
+
+    def read(self, ids: Sequence[int]) -> None:
+        """Read the next tokens."""
+        if self.count is not None:
+            return
+        place = self._place(ids)
+        if place is not None:
+            self.count = self._read + place + 1
+        self._read += len(ids)
+
+    def _place(self, ids: Sequence[int]) -> int | None:
+        """Return the place of the word's last token in `ids`."""
+        if self._id is not None:
+            return ids.index(self._id) if self._id in ids else None
+        for place, token_id in enumerate(ids):
+            self._tail += self._decoding.push((token_id,))
+            if self._word in self._tail:
+                return place
+            self._tail = self._tail[1 - len(self._word) :]
+        return None
