@@ -21,6 +21,7 @@ from benchmarks.hostile.body import (
 _MB = 1 << 20
 _TOO_LONG = ("tokens long", "at most 8191")
 _MESSAGES, _INPUT = ("messages", *_TOO_LONG), ("input", *_TOO_LONG)
+_ALLOWED = ("tool_choice.tools", "at most 1024")
 _VARIABLES = ("chat_template_kwargs", "65536 characters")
 _HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 _ARRAYS = '{"a":[' + "[]," * 2_600_000 + "[]]}"
@@ -79,8 +80,15 @@ TOOLS = [
     HostileBody("structured_outputs of 2.6 million arrays", CHAT,
                 chat(structured_outputs={"json": _ARRAYS}),
                 ("structured_outputs.json", "at most 65536")),
-    HostileBody("28,000 long allowed tools", RESPONSES, _allowed(254), ("input",)),
-    HostileBody("28,000 short allowed tools", RESPONSES, _allowed(6), ("input",)),
+    HostileBody("28,000 long allowed tools", RESPONSES, _allowed(254), _ALLOWED),
+    HostileBody("28,000 short allowed tools", RESPONSES, _allowed(6), _ALLOWED),
+    HostileBody(
+        "1,000 tools of 7 kB", RESPONSES,
+        dumps(input="Hi", max_output_tokens=1,
+              tools=[{"type": "function", "name": f"f{n}", "description": "1 " * 3800}
+                     for n in range(1000)]),
+        _INPUT,
+    ),
     HostileBody("4,096 items of the assistant", RESPONSES,
                 _items({"role": "assistant", "content": "1 " * 980}), _INPUT),
     HostileBody("4,096 items of reasoning", RESPONSES,

@@ -7,16 +7,21 @@ import contextlib
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 
 import pytest
+from tests.fakes.engine import ENGINE
+from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.waiting import until
 
 from trtllm_truss.errors import InvalidRequest, QueueFull
 from trtllm_truss.inference import encoding_queue as module
 from trtllm_truss.inference.encoding_queue import Abandoned, Checkpoint, EncodingQueue
+from trtllm_truss.inference.tokenization import encode_prompt
+from trtllm_truss.requests import GenerationRequest
 
 SHORT, LONG = 3000, module.SHORT_CHARACTERS + 1
 
@@ -138,3 +143,26 @@ async def test_an_error_leaves_nothing_to_the_collector() -> None:
         await until(lambda: held() is None)
     finally:
         gc.enable()
+
+
+async def test_of_long_conversations_one_is_written_at_a_time() -> None:
+    queue, engine = EncodingQueue(), replace(ENGINE, max_input_tokens=1 << 20)
+    entered: list[int] = []
+
+    async def encode(length: int) -> None:
+        @contextlib.contextmanager
+        def alone() -> Iterator[None]:
+            with lock:
+                entered.append(length)
+                yield
+
+        queue.alone, lock = alone(), queue.alone
+        request = GenerationRequest(
+            messages=[{"role": "user", "content": "a" * length}], max_tokens=1
+        )
+        assert (await encode_prompt(request, smollm2_tokenizer(), engine, queue)).ids
+        queue.alone = lock
+
+    for length in (1, SHORT, LONG):
+        await encode(length)
+    assert entered == [LONG]

@@ -85,6 +85,30 @@ def test_brackets_in_strings_do_not_count(value: dict[str, Any]) -> None:
     assert parsed(value) == value
 
 
+@given(st.lists(st.sampled_from([b'"', b"[1]", b"a" * 600, b"{}"])))
+def test_long_strings_are_left_out_like_short_ones(pieces: list[bytes]) -> None:
+    text = b"".join(pieces)
+    outside = b"".join(text.split(b'"')[::2])
+    for quotes in (0, text.count(b'"'), len(text)):
+        assert base._outside_strings(text, quotes) == outside
+
+
+@given(
+    st.recursive(
+        st.sampled_from([1, None, True, 0.5, float("inf"), "a", "é", "\ud800"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "\ud800"]), inner),
+        max_leaves=10,
+    )
+)
+def test_what_json_cannot_hold_is_found_without_writing_it(value: Any) -> None:
+    try:
+        base.json_bytes(value)
+        is_encodable = True
+    except ValueError:
+        is_encodable = False
+    assert base.is_encodable(value) == is_encodable
+
+
 def test_a_string_of_brackets_is_valid() -> None:
     text = "[" * 1_000_000 + '"\\' * 100_000 + "," * 2_000_000
     assert parsed({"prompt": text}) == {"prompt": text}

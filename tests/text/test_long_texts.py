@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.text.tokenizer_zoo import tokenizer_of
 
 from trtllm_truss.text import tokenizer as module
-from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
+from trtllm_truss.text.tokenizer import (
+    RenderedConversation,
+    TextTokenizer,
+    TooManyTokens,
+    shows_all,
+)
 
 WORDS = ["the", "1", "quick\n\nbrown", "Größe", "🤖", "fox,", "jumps", "3.14", "over\t日本語", "a"]
 
@@ -87,3 +95,73 @@ def test_encoding_ends_when_nobody_waits_for_it(
     messages = [{"role": "user", "content": "1"}] * 3
     with pytest.raises(IndexError):
         tokenizer.apply_chat_template(messages, checkpoint=checkpoint, **limits)
+
+
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note each rendering of a conversation."""
+    renderings: list[str] = []
+    render = RenderedConversation.render
+
+    def noting(self: RenderedConversation, *arguments: Any) -> Any:
+        renderings.append("rendered")
+        return render(self, *arguments)
+
+    monkeypatch.setattr(RenderedConversation, "render", noting)
+    return renderings
+
+
+@pytest.mark.parametrize("role", ["user", "tool", "system"])
+def test_a_conversation_that_cannot_fit_is_not_rendered(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, renderings = tokenizer_of("smollm2"), rendered(monkeypatch)
+    messages = [{"role": role, "content": "1 " * 500}] * 20
+    with pytest.raises(TooManyTokens):
+        tokenizer.apply_chat_template(messages, max_tokens=1000)
+    assert not renderings
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "1 " * 500}] * 7,
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "1 " * 10_000}],
+        [{"role": "user", "content": f"a{' ' * 20_000}"}],
+    ],
+    ids=["short enough to render", "the assistant's, of which a template may cut", "blank"],
+)
+def test_texts_that_a_template_may_not_show_whole_are_rendered_before_they_are_refused(
+    messages: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, renderings = tokenizer_of("smollm2"), rendered(monkeypatch)
+    with suppress(TooManyTokens):
+        tokenizer.apply_chat_template(messages, max_tokens=1000)
+    assert renderings
+
+
+class Searched(str):
+    """A prompt that counts the characters that are searched."""
+
+    searched = 0
+
+    def find(self, word: str, begin: int = 0) -> int:  # type: ignore[override]
+        found = super().find(word, begin)
+        self.searched += (len(self) if found < 0 else found) - begin
+        return found
+
+
+@pytest.mark.parametrize("written", [str, lambda name: json.dumps(name)[1:-1]], ids=["raw", "JSON"])
+def test_names_of_functions_are_searched_once_through_the_prompt(
+    written: Callable[[str], str],
+) -> None:
+    names = [f"größe_{number}" for number in range(300)]
+    prompt = Searched("".join(f"{written(name)}: {'1 ' * 500}" for name in names))
+    assert shows_all(prompt, names)
+    assert prompt.searched <= 3 * len(prompt)
+
+
+def test_each_name_must_be_shown_in_any_order() -> None:
+    assert shows_all("b a", ["a", "b"])
+    assert shows_all("gr\\u00f6\\u00dfe b größe a", ["größe", "a", "b", "größe"])
+    assert not shows_all("b a", ["a", "c", "b"])
+    assert shows_all("", [])

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -80,9 +80,15 @@ class EncodingQueue:
 
     There are few threads because each takes a core and a kilobyte per token of the engine's
     context, or of `MAX_COUNTED_TOKENS` for a count.
+
+    Attributes:
+        alone: held by a long job while it runs Python, which two threads cannot do faster than one:
+            each thread that waits for the interpreter's lock makes the event loop wait once more,
+            after each of its system calls.
     """
 
     def __init__(self) -> None:
+        self.alone: AbstractContextManager[Any] = threading.Lock()
         self._any_size = ThreadPoolExecutor(2, "encode")
         self._short_only = ThreadPoolExecutor(1, "encode-short")
         self._lock = threading.Lock()

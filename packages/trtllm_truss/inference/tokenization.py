@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from trtllm_truss.conversation.writing import write_as_json
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
-from trtllm_truss.inference.encoding_queue import Checkpoint, EncodingQueue
+from trtllm_truss.inference.encoding_queue import SHORT_CHARACTERS, Checkpoint, EncodingQueue
 from trtllm_truss.literals import counted_tokens
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
 from trtllm_truss.text.template_limits import RENDER_LIMIT_S, SHORT_RENDER_LIMIT_S
@@ -72,11 +73,12 @@ async def encode_prompt(
         RequestError: the tokenizer cannot encode the prompt, or it is empty.
         QueueFull: too many prompts wait to be encoded.
     """
-    encode = partial(_encode, request, tokenizer, engine, control_tokens)
     chat = request.chat
     decoded = request.prompt_ids if request.echo or request.prompt_details else None
     parts = (request.prompt, request.messages, chat.tools, chat.variables, decoded)
     characters = _estimated_characters([part for part in parts if part])
+    alone = nullcontext() if characters <= SHORT_CHARACTERS else queue.alone
+    encode = partial(_encode, request, tokenizer, engine, control_tokens, alone)
     if characters < _LONG_CHARACTERS:
         return encode(_go_on)
     return await queue.run(encode, characters)
@@ -116,6 +118,7 @@ def _encode(
     tokenizer: TextTokenizer,
     engine: Engine,
     control_tokens: bool,
+    alone: AbstractContextManager[Any],
     checkpoint: Checkpoint,
 ) -> EncodedPrompt:
     field, max_tokens = prompt_field(request), engine.max_input_tokens
@@ -125,7 +128,7 @@ def _encode(
     if given is not None and request.truncate_prompt is None and len(given) > max_tokens:
         raise _too_long(request, str(len(given)), engine)  # before reading their values
     try:
-        ids = _ids(request, tokenizer, max_tokens, control_tokens, checkpoint)
+        ids = _ids(request, tokenizer, max_tokens, control_tokens, alone, checkpoint)
     except TooManyTokens:
         raise _too_long(request, f"more than {max_tokens}", engine) from None
     if not ids and not request.counts_only:
@@ -185,6 +188,7 @@ def _ids(
     tokenizer: TextTokenizer,
     max_tokens: int,
     control_tokens: bool,
+    alone: AbstractContextManager[Any],
     checkpoint: Checkpoint,
 ) -> list[int]:
     keep_last = request.truncate_prompt
@@ -204,6 +208,7 @@ def _ids(
             keep_last=keep_last,
             checkpoint=checkpoint,
             limit_s=SHORT_RENDER_LIMIT_S if checkpoint is _go_on else RENDER_LIMIT_S,
+            alone=alone,
         )
     if request.prompt_ids is None:
         return tokenizer.encode(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 
 from trtllm_truss.errors import BodyTooLarge, InternalError, InvalidRequest, TrussError
 from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, TextDelta, Token
+from trtllm_truss.validation import is_unicode
 
 MAX_NESTING = 64
 """Maximum nesting of arrays and objects. Templates and encoders recurse deeper than the parser."""
@@ -73,6 +75,9 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+
+_LONG_STRING_BYTES = 512
+"""Average length of strings from which to search for the next quote is quicker than to split."""
 
 _SHORT_BYTES = 1 << 15
 """Bodies up to this size exceed no count, and their longest numbers take a millisecond."""
@@ -145,9 +150,11 @@ class Budget:
         Raises:
             InvalidRequest: the texts exceed a limit.
         """
-        unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-        self._count("strings", unescaped.count(b'"') // 2, MAX_STRINGS)
-        outside = b"".join(unescaped.split(b'"')[::2])
+        has_escaped_quotes = b"\\" in raw and rb"\"" in raw  # else a copy of megabytes is saved
+        unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"") if has_escaped_quotes else raw
+        quotes = unescaped.count(b'"')
+        self._count("strings", quotes // 2, MAX_STRINGS)
+        outside = _outside_strings(unescaped, quotes)
         brackets = outside.translate(None, _NOT_BRACKETS)
         self._count("keys", outside.count(b":"), MAX_KEYS)
         self._count("arrays and objects", len(brackets) // 2, MAX_CONTAINERS)
@@ -200,6 +207,18 @@ def _check_shape(raw: bytes) -> None:
             f"the body is nested {depth} levels deep; at most {MAX_NESTING} are allowed. Send "
             "flatter fields."
         )
+
+
+def _outside_strings(unescaped: bytes, quotes: int) -> bytes:
+    """Return what stands outside of the strings of a JSON text without escaped quotes."""
+    if quotes * _LONG_STRING_BYTES > len(unescaped):
+        return b"".join(unescaped.split(b'"')[::2])
+    parts = []  # the strings themselves are not copied
+    begin = 0
+    while (quote := unescaped.find(b'"', begin)) >= 0:
+        parts.append(unescaped[begin:quote])
+        begin = unescaped.find(b'"', quote + 1) + 1 or len(unescaped)
+    return b"".join([*parts, unescaped[begin:]])
 
 
 def _fractions(outside: bytes) -> int:
@@ -405,6 +424,28 @@ class CountAdapter:
 def json_bytes(value: Any) -> bytes:
     """Encode like Starlette's `JSONResponse`."""
     return _encode_compact(value).encode()
+
+
+def is_encodable(value: Any) -> bool:
+    """Return whether `json_bytes` can encode a value of a body, without the cost of its text."""
+    values = [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            if not (value.isascii() or is_unicode(value)):
+                return False
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                return False
+        elif isinstance(value, Mapping):
+            values += value
+            values += value.values()
+        elif isinstance(value, list) and not _ALWAYS_ENCODABLE.issuperset(map(type, value)):
+            values += value
+    return True
+
+
+_ALWAYS_ENCODABLE = frozenset({int, bool, type(None)})
 
 
 class EncodedList:

@@ -20,6 +20,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.base import MAX_TOOLS
 from trtllm_truss.protocols.openai.adapter import MessageStream, OpenAIAdapter
 from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall
 from trtllm_truss.protocols.openai.body import parse_chat
@@ -264,6 +265,16 @@ def test_reasoning_is_left_out_if_not_wanted(stream: bool) -> None:
         message = answer(call, thoughts)["message"]
         assert message["content"] == "Well."
         assert ("reasoning_content" in message) is included
+
+
+def test_more_allowed_tools_than_there_can_be_are_refused_by_name() -> None:
+    for kind in ("auto", "required"):
+        allowed = {"mode": kind, "tools": [NAMED] * (MAX_TOOLS + 1)}
+        choice = {"type": "allowed_tools", "allowed_tools": allowed}
+        with pytest.raises(InvalidRequest, match="at most 1024 functions") as refused:
+            chat(tools=SENT, tool_choice=choice)
+        assert refused.value.message.startswith("tool_choice.allowed_tools.tools has 1025")
+        assert refused.value.param == "tool_choice"
 
 
 def test_allowed_tools_leave_the_choice_to_the_model() -> None:

@@ -43,7 +43,9 @@ def read_flat_tool_use(
     """
     placed: list[tuple[str, Mapping[str, Any]]] = []
     origins: dict[str, Origin] = {}
-    for path, tool, space in _placed(tools or ()):
+    each_placed = [*_placed(tools or ())]
+    check_length("tools", each_placed, MAX_TOOLS, param="tools", unit="functions")
+    for path, tool, space in each_placed:
         kind = tool.get("type") if isinstance(tool, Mapping) else None
         if kind not in ("function", "custom"):
             raise _no_function(path, tool)
@@ -60,7 +62,6 @@ def read_flat_tool_use(
             if origins.setdefault(function["name"], origin) != origin:
                 raise wrong(f"{path}.name", name, "a name that no other tool has")
         placed.append((path, function))
-    check_length("tools", placed, MAX_TOOLS, param="tools", unit="functions")
     described = [{"type": "function", "function": function} for _, function in placed]
     return _tool_use(placed, described, choice, None, origins, parallel=parallel), origins
 
@@ -154,6 +155,8 @@ def _read_choice(
     if isinstance(allowed, Mapping) and allowed.get("mode", "auto") in _MODES:
         entries = allowed.get("tools")
         entries = entries if isinstance(entries, list) else []
+        path = "tool_choice.tools" if holder is None else "tool_choice.allowed_tools.tools"
+        check_length(path, entries, MAX_TOOLS, param="tool_choice", unit="functions")
         named = _named(entries, holder, origins)
         if named and len(named) == len(entries):
             return allowed.get("mode", "auto"), dict.fromkeys(named)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.base import MAX_TOOLS, json_bytes
+from trtllm_truss.protocols.base import MAX_TOOLS, is_encodable
 from trtllm_truss.protocols.conversation.items import read_items
 from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.openai.body import SHARED_UNUSED, ChatExtensions, chat_format
@@ -287,12 +287,10 @@ def _echo(fields: ResponsesFields) -> dict[str, Any]:
         },
     }
     for name, value in echo.items():
-        try:
-            json_bytes(value)
-        except ValueError:
+        if not is_encodable(value):
             raise InvalidRequest(
                 f"{name} contains a lone surrogate, which is not valid Unicode, or a number "
                 "that is out of range; send whole characters and finite numbers.",
                 param=name,
-            ) from None
+            )
     return echo
