@@ -27,10 +27,10 @@ EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile
 # Installs what a lock file names and nothing else: no source package, whose setup runs code.
 LOCKED := --require-hashes --only-binary :all:
-# tests/conftest.py chooses the number of workers.
+# tests/support/groups.py chooses the number of workers.
 # A worker that dies fails one test and is replaced (tests/support/scheduling.py).
 PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 8
-ALL_ENGINES := --engines all --rounds $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000
+ALL_ENGINES := --engines all --servers all --rounds $(ROUNDS) -o timeout=3600 -o faulthandler_timeout=4000
 LINT = $(BIN)/ruff format --check . && $(BIN)/ruff check .
 # Shows the number of packages and errors; .venv/pip.log has the whole log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\

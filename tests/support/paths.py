@@ -7,5 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
 TEMPLATES = ROOT / "data/triton_model_repository"
-FAKES = ROOT / "tests/fakes"
-PROGRAMS = ROOT / "tests/support/programs"
+TESTS = ROOT / "tests"
+FAKES = TESTS / "fakes"
+PROGRAMS = TESTS / "support/programs"
+ELSEWHERE = {"clients", "dynamo_fleet", "gpu_host"}
+"""Folders of tests that run in environments of their own."""
