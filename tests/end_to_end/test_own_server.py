@@ -23,21 +23,39 @@ SECTIONS = {"docker_server": own_server_section(None), "secrets": {"server_api_k
 VARIABLE = "TRUSS_SECRET_server_api_key"
 
 
+def begin(folder: Path, **serving: float) -> Served:
+    """Start a server with a key."""
+    engine = write_engine(folder / "engine", step_ms=10, end_file=folder / "ended")
+    config = config_for(engine, sections=SECTIONS, serving=serving)
+    return Served(config, {**FAKE_ENGINE, VARIABLE: KEY})
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Start a server with a key."""
+    """Start a server that the test may end."""
     started: list[Served] = []
 
-    def begin(**serving: float) -> Served:
-        engine = write_engine(tmp_path / "engine", step_ms=10, end_file=tmp_path / "ended")
-        config = config_for(engine, sections=SECTIONS, serving=serving)
-        started.append(Served(config, {**FAKE_ENGINE, VARIABLE: KEY}))
+    def begin_one(**serving: float) -> Served:
+        started.append(begin(tmp_path, **serving))
         return started[0].wait_until_ready()
 
-    yield begin
+    yield begin_one
     for served in started:
         if served.process.poll() is None:
             served.end()
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A shared server that waits a second for clients; tests must leave it running."""
+    folder = tmp_path_factory.mktemp("impatient")
+    served = begin(folder, body_timeout_s=1, reader_timeout_s=1)
+    try:
+        yield served.wait_until_ready()
+        assert served.end() == 0, served.log
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
 
 
 def test_sigterm_turns_readiness_off_before_it_closes_the_port(
@@ -81,7 +99,7 @@ def test_an_answer_that_outlasts_the_drain_is_cut(start: Callable[..., Served]) 
     assert own.leftovers() == []
 
 
-@pytest.mark.parametrize("requests", [0, 1])
+@pytest.mark.parametrize("requests", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_the_engine_ends_by_itself(
     start: Callable[..., Served], tmp_path: Path, requests: int
 ) -> None:
@@ -93,8 +111,8 @@ def test_the_engine_ends_by_itself(
     assert (tmp_path / "ended").exists()
 
 
-def test_connections_without_a_whole_head_are_closed(start: Callable[..., Served]) -> None:
-    own = start(body_timeout_s=1)
+def test_connections_without_a_whole_head_are_closed(impatient: Served) -> None:
+    own = impatient
     begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
     for sent in (b"", begun):
         with socket.create_connection(("127.0.0.1", own.port), timeout=60) as connection:
@@ -105,8 +123,8 @@ def test_connections_without_a_whole_head_are_closed(start: Callable[..., Served
         assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
-def test_only_bodies_are_large_and_only_heads_have_headers(start: Callable[..., Served]) -> None:
-    own = start(reader_timeout_s=1)
+def test_only_bodies_are_large_and_only_heads_have_headers(impatient: Served) -> None:
+    own = impatient
     body = b'{"prompt": "Once", "max_tokens": 2}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     key = b"X-Api-Key: " + KEY.encode() + b"\r\n"

@@ -13,12 +13,11 @@ from tests.fakes.hub.server import hub_server
 from tests.fakes.s3.server import s3_server
 from tests.fakes.triton import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
-from tests.support.smollm2 import smollm2_tokenizer, write_small_smollm2
+from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.truss_process import Served
 from tests.support.waiting import settles
 
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
-from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 pytestmark = pytest.mark.server
 
@@ -59,20 +58,20 @@ def proc(pid: int, name: str) -> str:
 
 def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
     with hub_server() as hub:
-        (model,) = write_small_smollm2(tmp_path / "small").iterdir()
-        words = read_gguf_tokenizer(model).backend.to_str().encode()
-        hub.add("org/engine", {model.name: model.read_bytes()}, private=True)
-        hub.add("org/words", {"tokenizer.json": words}, private=True)
+        engine = write_engine(tmp_path / "engine")
+        files = {file.name: file.read_bytes() for file in engine.iterdir()}
+        hub.add("org/engine", files, private=True)
+        hub.add("org/words", {"tokenizer.json": tokenizer_json()}, private=True)
         hub.add_token(TOKEN)
         config = write_config(
             tmp_path,
             engine_repository="org/engine",
             tokenizer_repository="org/words",
-            runtime={"max_tokens_in_paged_kv_cache": 2048},
         )
         home = tmp_path / "hf-home"
         environment = {
             **hub.environment,
+            **FAKE_ENGINE,
             "HF_HOME": str(home),
             "TRUSS_SECRET_hf_access_token": TOKEN,
         }

@@ -33,7 +33,7 @@ def reworded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the Truss, and put other words before each sentence about its state."""
     truss = tmp_path_factory.mktemp("reworded")
     for name in ("model", "data", "packages"):
-        shutil.copytree(ROOT / name, truss / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, truss / name)
     shutil.copy(ROOT / "requirements.txt", truss)
     for file, sentences in SENTENCES.items():
         text = (truss / file).read_text(encoding="utf-8")

@@ -93,11 +93,10 @@ def write_engines(folder: Path) -> list[Path]:
 def delete_kinds(folder: Path, *deleted: str) -> None:
     """Copy what an image holds into a folder, without some kinds."""
     package = folder / "trtllm_truss"
-    left_out = shutil.ignore_patterns("__pycache__")
     for name in (package.name, "trtllm_backends", "trtllm_builder"):
-        shutil.copytree(ROOT / "packages" / name, folder / name, ignore=left_out)
+        shutil.copytree(ROOT / "packages" / name, folder / name)
     for name in ("data", "model"):
-        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+        shutil.copytree(ROOT / name, folder / name)
     kinds = package / "engines/kinds.py"
     lines = kinds.read_text(encoding="utf-8").splitlines(keepends=True)
     for kind in deleted:
@@ -111,7 +110,7 @@ def run(folder: Path, script: str, *arguments: str) -> str:
     ended = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,

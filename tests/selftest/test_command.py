@@ -75,7 +75,7 @@ def test_the_cpu_engine_keeps_every_promise(
 def test_an_engine_without_promises_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Emit half characters; ignore stop words, `stop` and cancellation."""
+    """Emit half characters; ignore temperatures, stop words, `stop` and cancellation."""
     monkeypatch.setenv(BACKENDS_VARIABLE, str(BACKENDS))
     half, *_ = smollm2_tokenizer().encode("🦙")
     letter, *_ = smollm2_tokenizer().encode("a")
@@ -91,7 +91,7 @@ def test_an_engine_without_promises_is_named(
     status, report = selftest(
         tmp_path,
         *("--engine", str(engine), "--tokenizer", str(tmp_path / "tokenizer")),
-        *("--only", "text", "--only", "stop", "--only", "cancellation"),
+        *("--only", "text", "--only", "stop", "--only", "cancellation", "--only", "seeds"),
     )
     assert status == 1
     found = verdicts(report)
@@ -100,6 +100,7 @@ def test_an_engine_without_promises_is_named(
         "whole characters": "the engine emits half characters: character 1 of its answer is U+FFFD",
         "stop words in the engine": "the engine ignores stop_words_list",
         "cancellation in the engine": "the engine ignores `stop` and the cancellation of a call",
+        "temperature": "temperature 1 draws nothing: 4 seeds gave",
     }.items():
         verdict, detail = found[name]
         assert verdict == "fell short", name
@@ -107,7 +108,8 @@ def test_an_engine_without_promises_is_named(
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("draws", [0, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("draws", [0, 1])
 def test_an_engine_must_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: int) -> None:
     monkeypatch.setenv(BACKENDS_VARIABLE, str(BACKENDS))
     engine = write_engine(tmp_path / "engine", limits={"max_batch_size": 4}, draws=draws)

@@ -52,11 +52,6 @@ def query(*, stream=False, max_tokens=ALL_TOKENS):
     return inputs
 
 
-def seen(server, words):
-    """Wait for words in the log; return whether they appeared."""
-    return settles(lambda: any(words in line for line in tuple(server.lines)))
-
-
 def test_all_five_are_ready(native):
     models = httpx.post(native.url("repository/index"), timeout=60).json()
     assert {(each["name"], each["state"]) for each in models} == {
@@ -109,16 +104,27 @@ def test_stop_words(native, stop_words, text):
     assert texts == [native.text if text is None else text] * 4
 
 
-def test_a_stop_word_ends_the_generation(make_native, model):
+@pytest.fixture(scope="session")
+def slow(make_native):
+    """A server whose engine takes its time, and refuses a length penalty for beams."""
     letters = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z "
-    server = make_native(text=letters * 20, step_ms=20)
+    refused = {"length_penalty": "would be another; leave it out."}
+    return make_native(text=letters * 20, step_ms=20, refused=refused)
+
+
+def stopped(server):
+    return sum("[fake] stopped" in line for line in tuple(server.lines))
+
+
+def test_a_stop_word_ends_the_generation(slow, model):
+    before = stopped(slow)
     # The engine receives the word's tokens and ends the answer.
-    assert server.generate(model, stop_words=["D E"]).json()["text_output"] == "A B C "
+    assert slow.generate(model, stop_words=["D E"]).json()["text_output"] == "A B C "
     # Not here: with this prompt the tokens would match before the text of the answer.
-    answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=1000)
+    answer = slow.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=1000)
     assert answer.json()["text_output"] == ""
-    assert seen(server, "[fake] stopped")
-    assert sum("[fake] stopped" in line for line in server.lines) == 1
+    assert settles(lambda: stopped(slow) > before)
+    assert stopped(slow) == before + 1
 
 
 def test_unsupported_requests_are_refused(native, model):
@@ -149,18 +155,15 @@ def test_seeds_matter_at_a_temperature_alone(make_native):
     assert answer("ensemble", temperature=1e-46, top_p=1, seed=3) == likeliest
 
 
-def test_an_input_that_the_engine_would_misread(make_native, model):
-    server = make_native(
-        text="x" * 40, refused={"length_penalty": "would be another; leave it out."}
-    )
-    assert server.generate(model, length_penalty=2).status_code == 200
-    answer = server.generate(model, length_penalty=2, beam_width=2)
+def test_an_input_that_the_engine_would_misread(slow, model):
+    assert slow.generate(model, length_penalty=2, max_tokens=2).status_code == 200
+    answer = slow.generate(model, length_penalty=2, beam_width=2)
     assert answer.status_code == 400
     assert "length_penalty would be another; leave it out." in answer.json()["error"]
 
 
-def test_leaving_over_grpc_ends_the_generation(make_native):
-    server = make_native(text="On and on and on. " * 50, step_ms=20)
+def test_leaving_over_grpc_ends_the_generation(slow):
+    before = stopped(slow)
     message = service_pb2.ModelInferRequest(model_name="tensorrt_llm_bls", id="leaves")
     for name, datatype, raw in (
         ("text_input", "BYTES", struct.pack("<I", 2) + b"Hi"),
@@ -169,11 +172,11 @@ def test_leaving_over_grpc_ends_the_generation(make_native):
     ):
         message.inputs.add(name=name, datatype=datatype, shape=[1, 1])
         message.raw_input_contents.append(raw)
-    with grpc.insecure_channel(server.process.grpc_address) as channel:
+    with grpc.insecure_channel(slow.process.grpc_address) as channel:
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]))
         next(call)
         call.cancel()
-        assert seen(server, "[fake] stopped")
+        assert settles(lambda: stopped(slow) > before)
 
 
 def test_log_probabilities_without_text(native):
@@ -192,20 +195,6 @@ def test_log_probabilities_without_text(native):
         assert last
         assert to_array(answer["cum_log_probs"]).tolist() == [[0]]
         assert answer.keys() == {"cum_log_probs"}
-
-
-def test_a_dead_text_model_ends_triton(make_native):
-    """Triton would otherwise stay ready, and requests would hang."""
-    server = make_native(text="Never mind.")
-    launch = server.process.launch
-    stubs = [
-        pid
-        for pid in marked_processes(launch.run_id)
-        if b"tensorrt_llm_bls" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and Path(f"/proc/{pid}/exe").readlink().name.endswith("_stub")
-    ]
-    os.kill(stubs[0], signal.SIGKILL)
-    assert settles(lambda: server.process.state is State.DEAD)
 
 
 @pytest.mark.thorough
@@ -284,16 +273,19 @@ def test_unneeded_apis_are_closed(native, path, head):
     assert b"This API is restricted" in answer
 
 
-def test_ranks_above_0_load_the_engine_alone(make_native):
+def test_ranks_above_0_load_the_engine_alone_and_a_dead_text_model_ends_triton(make_native):
+    """Triton would otherwise stay ready, and requests would hang."""
     server = make_native(text="Two ranks.", tp=2)
     assert server.generate("ensemble").json()["text_output"] == "Two ranks."
-    stubs = [
-        Path(f"/proc/{pid}/cmdline").read_bytes()
+    stubs = {
+        pid: Path(f"/proc/{pid}/cmdline").read_bytes()
         for pid in marked_processes(server.process.launch.run_id)
         if Path(f"/proc/{pid}/exe").readlink().name.endswith("_stub")
-    ]
-    assert sum(b"tensorrt_llm_bls" in stub for stub in stubs) == 1
+    }
     assert len(stubs) == 5
+    (text_model,) = (pid for pid, line in stubs.items() if b"tensorrt_llm_bls" in line)
+    os.kill(text_model, signal.SIGKILL)
+    assert settles(lambda: server.process.state is State.DEAD)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.tensorrt_llm import SITE, fake_library, write_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, SITE, fake_library, write_checkpoint
 from tests.support.lora import write_smollm2_adapter
 from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
@@ -69,6 +69,13 @@ def library(llm_api_version: str) -> Iterator[Library]:
         os.environ.update(before)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers that load at once and repeat the prompt."""
+    for name, value in COUNTING.items():
+        monkeypatch.setenv(name, value)
 
 
 class WorkersBeside(Workers):

@@ -17,6 +17,7 @@ from tests.support.waiting import PATIENCE_S
 RELEASES = VERSIONS
 """Each has its own way to the events."""
 
+pytestmark = pytest.mark.usefixtures("counting")
 BLOCK = 4
 ONE, OTHER = [*range(100, 111)], [*range(200, 211)]
 
