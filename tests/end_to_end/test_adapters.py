@@ -16,7 +16,7 @@ import httpx
 import pytest
 from tests.fakes.tensorrt_llm import COUNTING, serve_checkpoint, write_checkpoint
 from tests.support.lora import SMOLLM2_HIDDEN, adapter_weights, write_smollm2_adapter
-from tests.support.smollm2 import smollm2_file
+from tests.support.smollm2 import smollm2_file, write_small_smollm2
 from tests.support.truss_process import Served
 from tests.support.waiting import PATIENCE_S
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server
 PROMPT = "One two three four"
 WEIGHTS = "adapter_model.safetensors"
 NO_HANG = {"hang_timeout_s": 10 * PATIENCE_S}
-STREAMS = 32
+STREAMS = 8
 
 
 def ask(served: Served, model: str, tokens: int = 4, **fields: Any) -> httpx.Response:
@@ -40,7 +40,8 @@ def text_of(answer: httpx.Response) -> str:
 
 
 def test_beams_are_answered(tmp_path: Path, llm_api_version: str) -> None:
-    folder = write_checkpoint(tmp_path / "model", smollm2_file())
+    (weights,) = write_small_smollm2(tmp_path / "small").glob("*.gguf")
+    folder = write_checkpoint(tmp_path / "model", weights)
     served = serve_checkpoint(folder, llm_api_version, {}, runtime={"max_beam_width": 2})
     try:
         served.wait_until_ready()
@@ -75,6 +76,7 @@ def test_a_damaged_adapter_fails_the_start(
     assert served.lines[-1].startswith(words), served.log
 
 
+@pytest.mark.thorough  # in every run: tests/triton/client/test_client.py
 def test_an_adapter_that_the_engine_fails_ends_the_start(
     tmp_path: Path, llm_api_version: str, adapters: dict[str, Path]
 ) -> None:

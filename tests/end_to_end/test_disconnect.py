@@ -15,7 +15,7 @@ from tests.support.truss_process import Served, listening_addresses
 from tests.support.waiting import settles
 
 LIMIT_S = 45  # the documented limit is 0.5 s; the whole answer takes a minute
-ROUNDS = 100
+ROUNDS = 32
 LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True}
 
 
@@ -60,7 +60,7 @@ def test_leaving_before_the_first_token_stops_the_engine(server: Served) -> None
     assert server.cancelled()[-1] <= 1
 
 
-def test_a_hundred_disconnects_leak_nothing(server: Served) -> None:
+def test_many_disconnects_leak_nothing(server: Served) -> None:
     (server_pid,) = [pid for pid, name in server.processes().items() if is_truss_server(pid)]
     server.post({"prompt": "warm", "max_tokens": 2})
     files_before = count(server_pid, "fd")

@@ -88,7 +88,7 @@ def test_sigterm_while_serve_starts(temporary: Path, point: str) -> None:
 @pytest.mark.parametrize(
     ("point", "number"),
     [
-        ("the folder", signal.SIGTERM),
+        pytest.param("the folder", signal.SIGTERM, marks=pytest.mark.thorough),
         ("half of the layout", signal.SIGINT),
         ("Triton's folder", signal.SIGTERM),
     ],

@@ -131,7 +131,14 @@ def _processes_with(temporary: Path) -> Iterator[tuple[int, str]]:
                 yield int(process.name), (process / "cmdline").read_bytes().decode()
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        # In every run: test_early_signals.py ends starts of the CPU example.
+        pytest.param(kind, marks=[pytest.mark.thorough] if kind == "cpu" else [])
+        for kind in KINDS
+    ],
+)
 def truss(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, str]]:

@@ -23,13 +23,16 @@ from tests.support.waiting import PATIENCE_S
 STANDSTILL_S = 9.0
 """Above any pause of a healthy stream, on a busy machine too; 16 kB of brackets caused ten."""
 TORCH_STUB = ROOT / "tests/fakes/torch"
+SLOW = "64 kB that compile for ever"
 HOSTILE = {
     "16 kB of brackets": "[" * 16_000,
     "64 kB of brackets": "[" * 65_536,
     "a small one that overflows stacks": "((a|b1){1,300}c?){1,301}",
     "a small one whose tokens take seconds": "([a-z]{0,100}){0,100}",
-    "64 kB that compile for ever": "a?" * 32_768,
+    SLOW: "a?" * 32_768,
 }
+BESIDE_A_STREAM = ("16 kB of brackets", "a small one whose tokens take seconds")
+"""The others are sent to a compiled engine only, whose check is the same program."""
 
 
 def chat(served: Served, kind: str, guide: Any, **fields: Any) -> httpx.Response:
@@ -79,7 +82,13 @@ class Neighbour:
                     return
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in BESIDE_A_STREAM else pytest.mark.thorough)
+        for name in HOSTILE
+    ],
+)
 def test_a_hostile_guide_does_not_block_a_stream(server: Served, name: str) -> None:
     with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
         refused = pool.submit(chat, server, "regex", HOSTILE[name])
@@ -200,15 +209,26 @@ WAYS: dict[str, tuple[str, dict[str, Any], Callable[[Any], list[str]]]] = {
 }
 
 
+IN_EVERY_RUN = ("chat", "named tool", "messages", "LMI")
+EACH_WAY = [
+    pytest.param(way, marks=[] if way in IN_EVERY_RUN else pytest.mark.thorough) for way in WAYS
+]
+"""All write the same guide: tests/protocols and tests/guides/test_guide_texts.py."""
+
+
 def arguments_of(message: dict[str, Any]) -> str:
     (call,) = message["tool_calls"]
     return str(call["function"]["arguments"])
 
 
 @pytest.fixture(scope="module")
-def contacts(server: Served) -> dict[str, concurrent.futures.Future[httpx.Response]]:
+def contacts(
+    server: Served, request: pytest.FixtureRequest
+) -> dict[str, concurrent.futures.Future[httpx.Response]]:
     """The answers by way, all asked at once: one step is for all of them."""
     base = server.url.removesuffix("/models/model:predict")
+    runs_all = request.config.getoption("--engines") == "all"
+    ways = WAYS if runs_all else IN_EVERY_RUN
 
     def ask(way: str) -> httpx.Response:
         route, body, _ = WAYS[way]
@@ -218,11 +238,11 @@ def contacts(server: Served) -> dict[str, concurrent.futures.Future[httpx.Respon
                 body = {"max_tokens": 200, **body}
         return httpx.post(f"{base}/{route}", json=body, timeout=2 * PATIENCE_S)
 
-    with concurrent.futures.ThreadPoolExecutor(len(WAYS)) as pool:
-        return {way: pool.submit(ask, way) for way in WAYS}
+    with concurrent.futures.ThreadPoolExecutor(len(ways)) as pool:
+        return {way: pool.submit(ask, way) for way in ways}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EACH_WAY)
 def test_json_has_fixed_blanks_and_follows_its_schema(
     contacts: dict[str, concurrent.futures.Future[httpx.Response]], way: str
 ) -> None:
@@ -279,8 +299,7 @@ def impatient_server(tmp_path: Path) -> Iterator[Served]:
 def test_slow_guides_do_not_count_as_a_hang(impatient_server: Served) -> None:
     """Send a guide that is refused after seconds, and one that compiles for seconds."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        slow = HOSTILE["64 kB that compile for ever"]
-        refused = pool.submit(chat, impatient_server, "regex", slow)
+        refused = pool.submit(chat, impatient_server, "regex", HOSTILE[SLOW])
         followed = pool.submit(guided_pieces, impatient_server, 100)  # far below the limit
         assert refused.result().status_code == 400
         followed.result()
@@ -315,7 +334,14 @@ def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             served.process.kill()
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # In every run: test_slow_guides_do_not_count_as_a_hang
+        pytest.param(name, marks=[pytest.mark.thorough] if name == SLOW else [])
+        for name in HOSTILE
+    ],
+)
 def test_tensorrt_llm_never_sees_a_hostile_guide(gpu_server: Served, name: str) -> None:
     answer = completion(gpu_server, HOSTILE[name])
     assert answer.status_code == 400, answer.text

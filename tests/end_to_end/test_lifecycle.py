@@ -107,7 +107,14 @@ def test_idle_connections_do_not_block_clients(tmp_path: Path) -> None:
         assert served.end() == 0
 
 
-@pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "guard of triton"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        *("trtllm-truss serve", "truss server"),
+        # In every run: test_supervision.py kills it under load.
+        pytest.param("guard of triton", marks=pytest.mark.thorough),
+    ],
+)
 def test_kill_9_leaves_nothing(own_server: Served, tmp_path: Path, victim: str) -> None:
     write_engine(tmp_path / "engine", load_after=tmp_path / "never")  # a loss can be seen
     pids = own_server.processes()
@@ -149,7 +156,11 @@ def failing_start(tmp_path: Path, temporary: Path, **metadata: object) -> tuple[
     ("metadata", "parts"),
     [
         ({"tensor_parallelism": 2}, ["tensor_parallelism is 2", "built for 1"]),
-        ({"engin_repository": "a/b"}, ["engin_repository", "did you mean engine_repository?"]),
+        pytest.param(
+            {"engin_repository": "a/b"},
+            ["engin_repository", "did you mean engine_repository?"],
+            marks=pytest.mark.thorough,  # in every run: test_load_logs_its_cause
+        ),
     ],
 )
 def test_a_failed_start_ends_with_its_cause(

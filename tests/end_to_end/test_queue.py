@@ -12,7 +12,7 @@ from benchmarks.cases.setup import set_up
 from benchmarks.engine.backend import find_compiler
 from benchmarks.options import Options
 from tests.end_to_end.test_disconnect import await_text, open_request
-from tests.fakes.tensorrt_llm import serve_checkpoint, write_checkpoint
+from tests.fakes.tensorrt_llm import COUNTING, serve_checkpoint, write_checkpoint
 from tests.fakes.triton import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served
@@ -44,13 +44,13 @@ def checkpoint(version: str, folder: Path, prompts: Path) -> Served:
         folder / "model", smollm2_file(), step_ms=STEP_MS, prefilled=str(prompts)
     )
     runtime = {"llm_args": {"max_batch_size": BATCH}}
-    return serve_checkpoint(model, version, serving=SERVING, runtime=runtime)
+    return serve_checkpoint(model, version, COUNTING, serving=SERVING, runtime=runtime)
 
 
 @pytest.fixture(
     params=[
         pytest.param(compiled, id="compiled stand-in"),
-        pytest.param(in_python, id="fake of the C++ backend"),
+        pytest.param(in_python, id="fake of the C++ backend", marks=pytest.mark.thorough),
         pytest.param(functools.partial(checkpoint, "1.2.1"), id="LLM API 1.2.1"),
     ]
 )
@@ -94,7 +94,7 @@ def test_no_prompt_of_a_client_that_leaves_the_queue_is_processed(
     assert prompts.stat().st_size - before == BATCH + 1
 
 
-@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("copies", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_the_copy_that_runs_an_abandoned_request_stops_it(tmp_path: Path, copies: int) -> None:
     """Triton hands `stop` to the other copy first; a cancelled call has no effect here."""
     engine = write_engine(tmp_path / "engine", step_ms=10, only_stop=1)

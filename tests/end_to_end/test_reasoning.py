@@ -164,16 +164,26 @@ def check_content(guide: str, choice: Json) -> None:
 
 
 @pytest.fixture(scope="module")
-def choices(thinker: Served) -> dict[tuple[str, str, bool], Future[Json]]:
+def choices(
+    thinker: Served, request: pytest.FixtureRequest
+) -> dict[tuple[str, str, bool], Future[Json]]:
     """The answers by mode, guide and streaming, all asked at once: one step is for many of them."""
 
     def ask(mode: str, guide: str, stream: bool) -> Json:
         variables = MODES[mode]
         return chat(thinker, stream=stream, chat_template_kwargs=variables, **GUIDES[guide])
 
+    runs_all = request.config.getoption("--engines") == "all"
     cells = [*itertools.product(MODES, GUIDES, (False, True))]
+    cells = cells if runs_all else [*filter(_is_in_every_run, cells)]
     with ThreadPoolExecutor(len(cells)) as pool:
         return {cell: pool.submit(ask, *cell) for cell in cells}
+
+
+def _is_in_every_run(cell: tuple[str, str, bool]) -> bool:
+    """Return whether a guide is asked for: two of six in each mode, whole and streamed."""
+    mode, guide, stream = cell
+    return ([*MODES].index(mode) + [*GUIDES].index(guide) + stream) % 3 == 0
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -187,7 +197,9 @@ def test_guides_and_forced_calls_follow_the_reasoning(
 ) -> None:
     is_scripted = request.node.callspec.params["thinker"] == "tensorrtllm"
     for guide in GUIDES:
-        choice = choices[mode, guide, stream].result()
+        if (cell := (mode, guide, stream)) not in choices:
+            continue
+        choice = choices[cell].result()
         # In JSON, SmolLM2 may go on with white space, by the rounding of this processor.
         goes_on = choice["finish_reason"] == "length" and guide not in ("regex", "grammar")
         if not goes_on or is_scripted:

@@ -49,11 +49,12 @@ PROTOCOLS: dict[str, tuple[str, Callable[[Fields], Fields], Callable[[Any], str]
         lambda answer: str(answer["generated_text"]),
     ),
 }
-IN_EVERY_RUN = ("predict", "chat", "responses")
 EACH_PROTOCOL = [
-    pytest.param(name, marks=[] if name in IN_EVERY_RUN else pytest.mark.thorough)
+    pytest.param(name, marks=[] if name == "predict" else pytest.mark.thorough)
     for name in PROTOCOLS
 ]
+"""All make the same parameters of a request: tests/protocols/test_request_fields.py."""
+
 LIMITS: list[Fields] = [
     {},
     {"top_p": 1.0},
@@ -63,10 +64,13 @@ LIMITS: list[Fields] = [
 ]
 VOCABULARY = 49152
 ENGINES = [
-    pytest.param(("0.10.0", 1), id="0.10.0-tp1"),
-    pytest.param(("0.18.2", 1), id="0.18.2-tp1", marks=pytest.mark.thorough),
+    *(
+        pytest.param((version, 1), id=f"{version}-tp1", marks=pytest.mark.thorough)
+        for version in ("0.10.0", "0.18.2")
+    ),
     pytest.param(("1.2.1", 2), id="1.2.1-tp2"),
 ]
+"""In every run the newest; what each release does with a request: tests/decoding."""
 
 
 @pytest.fixture(scope="module", params=ENGINES)

@@ -34,17 +34,27 @@ def url_of(server: Served) -> str:
     return f"http://127.0.0.1:{server.port}"
 
 
+IN_EVERY_RUN = ("predict", "chat tools", "responses")
+EACH_KIND = [
+    pytest.param(kind, marks=[] if kind in IN_EVERY_RUN else pytest.mark.thorough) for kind in CALLS
+]
+"""Of the others, the modules of this folder read answers of each protocol."""
+
+
 @pytest.fixture(scope="module")
-def guests(server: Served) -> dict[str, Future[dict[tuple[str, str], int]]]:
+def guests(
+    server: Served, request: pytest.FixtureRequest
+) -> dict[str, Future[dict[tuple[str, str], int]]]:
     """The ends of a guest of each kind, all at once: they share the engine's steps."""
-    with ThreadPoolExecutor(len(CALLS)) as pool:
+    kinds = CALLS if request.config.getoption("--engines") == "all" else IN_EVERY_RUN
+    with ThreadPoolExecutor(len(kinds)) as pool:
         return {
             kind: pool.submit(ends_of_one, Guest(kind, url_of(server), random.Random(5)))
-            for kind in CALLS
+            for kind in kinds
         }
 
 
-@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_a_guest_reads_a_whole_answer(
     guests: dict[str, Future[dict[tuple[str, str], int]]], kind: str
 ) -> None:

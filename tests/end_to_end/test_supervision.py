@@ -214,10 +214,17 @@ ALL = [
     if (HARMS[harm].signal == signal.SIGSTOP) == ("impatient" in server)
 ]
 IN_EVERY_RUN = [
-    *(each for each in ALL if each[0] == "engine-2"),
+    *(
+        ("engine-2", f"kill {victim}")
+        for victim in (
+            *("a tritonserver", "the other Python stub", "the process guard"),
+            *("mpirun", "a tritonserver of a frozen mpirun"),
+        )
+    ),
     ("1.3.0-2", "kill the other worker"),
-    ("1.2.1-2-impatient", "stop the other worker"),
 ]
+"""tests/triton/server/test_world_sizes.py kills each process of a job, and the tests of the LLM API
+stop a worker (`test_faults.py`)."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -297,7 +304,13 @@ def command_line(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
-@pytest.mark.parametrize("killed", ["server and process guard", "all but the engine"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param("server and process guard", marks=pytest.mark.thorough),
+        "all but the engine",
+    ],
+)
 def test_a_restart_cleans_up_after_killed_guards(
     tmp_path: Path, temporary: Path, killed: str, ranks: int
 ) -> None:
@@ -395,7 +408,7 @@ def test_an_engine_beyond_its_restart_limit_ends_the_process(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("behaviour", "part"),
     [
-        ({"load_crash": 1}, "Triton"),
+        pytest.param({"load_crash": 1}, "Triton", marks=pytest.mark.thorough),
         ({"load_error": "CUDA out of memory"}, "memory"),
         ({"load_s": 600}, "not ready after 3 s"),
     ],

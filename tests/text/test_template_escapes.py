@@ -230,7 +230,10 @@ print(jinja2.__version__, *(attack for attack in ATTACKS if not _fails(attack)),
 
 
 @pytest.mark.server  # which needs a package index
-@pytest.mark.parametrize("release", [_oldest(), *OLDER])
+@pytest.mark.parametrize(
+    "release",
+    [_oldest(), *(pytest.param(each, marks=pytest.mark.thorough) for each in OLDER)],
+)
 def test_no_attack_works_with_an_older_jinja(release: str, tmp_path: Path) -> None:
     install = [UV, "pip", "install", "--quiet", "--no-deps", "--target", tmp_path]
     subprocess.run([*install, f"jinja2=={release}"], check=True, timeout=240)

@@ -290,8 +290,14 @@ def own(*arguments):
     return owner, run_id, shm_prefix, int(guard)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("fork", ["-", "FORK"])
+@pytest.mark.parametrize(
+    ("fork", "number"),
+    [
+        *(("-", signal.SIGTERM), ("FORK", signal.SIGKILL)),
+        pytest.param("-", signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param("FORK", signal.SIGTERM, marks=pytest.mark.thorough),
+    ],
+)
 def test_nothing_outlives_its_owner(number, fork):
     owner, run_id, shm_prefix, _ = own(fork, "stubborn", "family", "memory")
     owner.send_signal(number)
