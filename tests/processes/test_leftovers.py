@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.paths import PROGRAMS
 from tests.support.triton_server import assert_nothing_left
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.processes import child, process_guard
 from trtllm_truss.processes.child import (
@@ -156,6 +157,54 @@ def test_a_run_that_writes_on_is_killed_before_its_folder_is_removed(temporary: 
         writer.terminate()  # too late
         assert writer.wait() == -signal.SIGKILL
     assert other.returncode == -signal.SIGTERM
+    assert not folder.exists()
+
+
+def test_a_child_with_its_temporary_files_in_the_folder_is_killed(temporary: Path) -> None:
+    """Such as the check of guides, whose command line names no folder."""
+    folder = temporary / f"{FOLDER_PREFIX}0"
+    folder.mkdir()
+    os.close(lock_folder(folder) or 0)
+    environment = {**os.environ, "TMPDIR": str(folder / "guides")}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, env=environment) as child:
+        assert settles(lambda: b"TMPDIR" in Path(f"/proc/{child.pid}/environ").read_bytes())
+        sweep()
+        assert child.wait(PATIENCE_S) == -signal.SIGKILL
+    assert not folder.exists()
+
+
+FILE_WRITER = """
+import contextlib, pathlib, sys
+while True:
+    with contextlib.suppress(OSError):
+        pathlib.Path(sys.argv[1]).touch()
+"""
+
+
+def test_a_folder_with_an_unknown_writer(temporary: Path) -> None:
+    """A child that was being started when its server died cannot be found yet."""
+    folder = temporary / f"{FOLDER_PREFIX}0"
+    folder.mkdir()
+    os.close(lock_folder(folder) or 0)
+    with subprocess.Popen([sys.executable, "-c", FILE_WRITER, str(folder / "file")]) as writer:
+        assert settles((folder / "file").exists)
+        threading.Timer(0.2, writer.kill).start()
+        sweep()
+        assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_removed_is_tried_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = temporary / f"{FOLDER_PREFIX}0"
+    folder.mkdir()
+    os.close(lock_folder(folder) or 0)
+    with monkeypatch.context() as failing:
+        failing.setattr(child, "_FOLDER_LIMIT_S", 0.1)
+        failing.setattr(child.shutil, "rmtree", lambda *_, **__: None)
+        sweep()
+    assert f"files are still written there: '{folder}'" in caplog.text
+    sweep()
     assert not folder.exists()
 
 

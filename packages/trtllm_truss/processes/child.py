@@ -16,6 +16,7 @@ An unlocked file therefore has no owner; the next start removes it and its run.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import logging
@@ -92,6 +93,8 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared 
 RUN_PREFIX = "trtllm_truss_"
 FOLDER_PREFIX = "trtllm-truss-"
 _RUN_ID_BYTES = 256
+_FOLDER_LIMIT_S = 2.0
+_FOLDER_TICK_S = 0.02
 
 
 @contextmanager
@@ -178,10 +181,28 @@ def _remove_run(lock: Path, run_id: str) -> None:
         process_guard.remove_segments(what)
     else:
         what = str(lock.parent)
-        # A Triton whose server was killed exits by itself, and its Python still writes here.
-        process_guard.kill_users(f"{what}{os.sep}")
-        shutil.rmtree(what, ignore_errors=True)
+        _remove_folder_in_use(lock)
     logger.info("removed what a killed run left: %s", what)
+
+
+def _remove_folder_in_use(lock: Path) -> None:
+    """Remove a run's folder, whose processes may still write there although its server is dead.
+
+    Triton exits by itself, and so does the check of guides; a process that was being started has
+    neither the command line nor the environment by which it is found.
+    """
+    folder = lock.parent
+    deadline = time.monotonic() + _FOLDER_LIMIT_S
+    while True:
+        process_guard.kill_users(f"{folder}{os.sep}")
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            lock.touch(0o600)  # fails if the folder is gone; else a later try finds it
+        if not folder.exists():
+            return
+        if time.monotonic() >= deadline:
+            raise OSError(errno.ENOTEMPTY, "files are still written there", str(folder))
+        time.sleep(_FOLDER_TICK_S)
 
 
 def _hold(lock: Path, run_id: str) -> int | None:

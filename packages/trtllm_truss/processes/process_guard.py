@@ -91,19 +91,24 @@ def kill_marked(run_id: str) -> None:
 
 
 def kill_users(folder: str) -> None:
-    """Kill the processes of runs whose command lines name a folder, except guards.
+    """Kill the processes of runs that use a folder, except guards.
 
-    Each run's guard cleans up after it.
+    A user's command line names the folder, or its `TMPDIR` is below it. Each run's guard cleans up
+    after it.
+
+    Args:
+        folder: ends with a slash.
     """
     place, mark = folder.encode(), f"{RUN_MARKER}=".encode()
 
+    def uses(pid: int) -> bool:
+        environment = read_proc(pid, "environ")
+        return b"TMPDIR=" + place in environment or (
+            mark in environment and place in read_proc(pid, "cmdline")
+        )
+
     def users() -> set[int]:
-        named = {pid for pid in all_pids() if place in read_proc(pid, "cmdline")}
-        return {
-            pid
-            for pid in named - {os.getpid()}
-            if not _is_guard(pid) and mark in read_proc(pid, "environ")
-        }
+        return {pid for pid in {*all_pids()} - {os.getpid()} if uses(pid) and not _is_guard(pid)}
 
     _signal_until_none(users, signal.SIGKILL, _KILL_LIMIT_S)
 
