@@ -96,10 +96,16 @@ def _no_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_worker, "_limit_memory", lambda: None)
 
 
-def drawn(schema: Any, *, fixes_blanks: bool = True, begin_s: float = 0) -> list[int]:
+def drawn(
+    schema: Any, *, fixes_blanks: bool = True, begin_s: float = 0, trusted: bool = False
+) -> list[int]:
     follow = Follower(begin_s)
     guide = Guide("json_schema", json.dumps(schema), fixes_blanks=fixes_blanks)
-    assert compiler_worker._attempt(guide, follow, brackets_only=True).fault is None
+    trial = compiler_worker._attempt(guide, follow, brackets_only=True, trusts_plain=trusted)
+    assert trial.fault is None
+    assert trial.grammar
+    if not follow.drawn:  # nothing was measured
+        assert trial.kept_bytes > 100 * len(trial.grammar)
     return follow.drawn
 
 
@@ -111,3 +117,17 @@ def test_a_plain_schema_draws_few_tokens() -> None:
 
 def test_a_plain_schema_of_slow_tokens_is_tried_like_others() -> None:
     assert drawn(TOOL, begin_s=0.03) == [1, 8, 100]
+
+
+def test_an_engine_that_compiles_beside_requests_need_not_wait_for_a_short_plain_schema() -> None:
+    assert drawn(TOOL, trusted=True) == []
+    assert drawn(TOOL, trusted=True, fixes_blanks=False) == [1, 100]
+    assert drawn({"type": "string", "pattern": "a*"}, trusted=True) == [1, 100]
+    assert drawn({"enum": ["Malmö"]}, trusted=True) == [1, 8]
+    assert drawn({"enum": ["a" * 4096]}, trusted=True) == [1, 8]
+
+
+def test_a_fault_of_a_plain_schema_is_found_without_compiling_it() -> None:
+    guide = Guide("json_schema", '{"$ref": "https://example.com/a"}', fixes_blanks=True)
+    trial = compiler_worker._attempt(guide, Follower(0), brackets_only=True, trusts_plain=True)
+    assert "which is not followed" in str(trial.fault)

@@ -14,7 +14,7 @@ from trtllm_truss.guides.compiler_worker import Follow, serve
 
 
 def main() -> None:
-    serve(lambda: _load(Path(sys.argv[1])), brackets_only=True)
+    serve(lambda: _load(Path(sys.argv[1])), brackets_only=True, trusts_plain=True)
 
 
 def _load(folder: Path) -> Follow:
