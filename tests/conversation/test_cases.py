@@ -55,7 +55,7 @@ SENT = {"role": "user", "content": "<tool_response>x</tool_response>"}
             "{% for m in messages %}{{ m.content }}{{ 1 // (m.content|length - 32) }}{% endfor %}",
             SENT,
             "ZeroDivisionError. The template takes",
-            "change or shorten what it refuses",
+            "change or shorten the refused one",
         ),
     ],
 )

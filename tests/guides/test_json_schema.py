@@ -264,7 +264,7 @@ def test_where_bounds_are(schema: dict[str, Any], fitting: list[str], wrong: lis
         ({"type": "object", "required": "a"}, "its required is 'a'; send a list of names."),
         (
             {"$ref": "#/$defs/x"},
-            "its $ref '#/$defs/x' names no part of it; correct the reference.",
+            "its $ref '#/$defs/x' refers to no part of it; correct the reference.",
         ),
         ({"enum": [1], "type": "string"}, "no text fits it: no value of enum fits what stands"),
         ({"type": "object", "required": ["a"], "additionalProperties": False}, "no text fits it"),

@@ -123,7 +123,7 @@ def test_a_strict_schema_is_kept_or_refused(
     )
     with caplog.at_level("INFO"):
         guides.check(Guide("json_schema", text)).result(PATIENCE_S)
-    assert "A schema has pattern, of which its answer keeps nothing or a part" in caplog.text
+    assert "A schema has pattern, of which the output follows not at all or a part" in caplog.text
     assert "s3cr3t" not in caplog.text
     kept = Guide("json_schema", '{"type": "string", "pattern": "a"}', is_strict=True)
     assert guides.check(kept).result(PATIENCE_S).guide.language == "ebnf_grammar"
@@ -186,9 +186,7 @@ def test_a_guide_that_allows_no_token_fails(guides: GuideValidator, tmp_path: Pa
     try:
         for text in ("root ::= root", 'root ::= "a" x\nx ::= x'):
             found = fault_of(unread, "ebnf_grammar", text)
-            assert (
-                found == "no text fits it: there is a place where it allows no token; give it one."
-            )
+            assert found == "no text fits it: in some place it allows no token; give it one."
     finally:
         unread.close()
 

@@ -8,42 +8,42 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The choices of a writer. The defaults are the form that `transformers` documents.
+    """The options of a writer. The defaults are the form that `transformers` documents.
 
     Attributes:
-        tool_template: use the template named `tool_use` for requests with tools, or for those
-            with calls too.
+        tool_template: use the template named `tool_use` for requests with tools, or also for those
+            with calls.
         parts: roles whose content is a list of parts instead of a text.
-        system: leave system messages where they are, append later ones to the first, or put all
-            into the user's text.
-        names: give the names of authors as the key `name`, or at the beginning of their texts.
-        joins: join neighbouring turns of one role.
-        opens_with_user: text of the user's turn that is put before a conversation begun by the
-            assistant; None for no such turn.
-        after_result: text of the assistant's turn that is put between a result and the user's
-            turn; None for no such turn.
-        drops_blank: leave out turns without text and calls.
-        calls: write calls by the template, or into the text as the model would.
-        results: write results of calls in the text as results, or as the user's text.
+        system: leave system messages in place, append later ones to the first, or move all into the
+            user's text.
+        names: give authors' names as the key `name`, or at the start of their texts.
+        joins: join neighbouring turns of the same role.
+        opens_with_user: text of a user turn inserted before a conversation that starts with the
+            assistant; None to insert none.
+        after_result: text of an assistant turn inserted between a result and a user turn; None to
+            insert none.
+        drops_blank: omit turns without text and calls.
+        calls: let the template write calls, or write them into the text as the model would.
+        results: write results into the text as results, or as the user's text.
         blank: content of a turn with calls and no text: None, an empty text, or no key.
         splits_text: write text and calls of one turn as two turns.
         one_call: write one call per turn, each followed by its result.
         arguments: write arguments as an object, as JSON in a text, or as an object of texts.
-        odd_arguments: write arguments that are no object as their text, or in an object.
-        ids: write ids of calls as given, as nine letters and digits, or as `functions.NAME:N`.
+        odd_arguments: write arguments that are not an object as text, or inside an object.
+        ids: write call ids as given, as nine letters and digits, or as `functions.NAME:N`.
         named_results: add the function's name to results.
-        orphans: write results without their call as results, or as the user's text.
+        orphans: write results without a call as results, or as the user's text.
         reasoning: key of the reasoning; `part` and `parts` for a part of the content, whose
             `thinking` is a text or a list of parts; `every` for all keys at once, in a probe; empty
-            to leave it out.
-        tools: give the template its variable `tools` or `xml_tools`, a system message with a key
-            `tools` that holds functions as JSON or as a list, or a text that describes them;
-            `every` for the variables and the key with JSON at once, in a probe; without the latter
-            if system messages go into the user's text.
+            to omit it.
+        tools: pass tools in the template's variable `tools` or `xml_tools`, in a system message
+            with a key `tools` that contains functions as JSON or as a list, or in a text that
+            describes them; `every` for the variables and the key with JSON at once, in a probe;
+            without the latter if system messages are moved into the user's text.
         empty_tools: give a request without tools an empty list of them instead of None.
-        fills_description: give each function a description.
-        fills_parameters: give each function parameters, and these properties.
-        simple_types: reduce schemas of parameters to types that every template knows.
+        fills_description: add a description to each function without one.
+        fills_parameters: add parameters to each function, and these properties.
+        simple_types: reduce parameter schemas to types that every template supports.
     """
 
     tool_template: Literal["tools", "calls"] = "tools"

@@ -1,12 +1,12 @@
-"""The outline of a conversation, and a marked conversation of the same outline.
+"""The outline of a conversation, and marked conversations with the same outline.
 
-Whether a template shows a text depends on where it stands, not on what it says. So a form is proven
-for an outline: a conversation with marker words at the same places is rendered, and each marker
+Whether a template renders a text depends on its position, not on its contents. So a form is proven
+for an outline: a conversation with marker words in the same positions is rendered, and each marker
 must be in the prompt.
 
-An outline is short for a long conversation: of equal steps (a turn of the assistant with its
-results), and of equal rounds (from one user's turn to the next), three stay; of many different
-ones the first, the last, and one of each other kind.
+The outline of a long conversation is short: of equal steps (an assistant turn with its results) and
+of equal rounds (from one user turn to the next), three are kept; of many different ones, the first,
+the last, and one of each other kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 CallOutline = Literal["arguments", "every type", "no arguments", "no object"]
-"""The arguments of a call. An outline of real turns does not tell types of values apart."""
+"""The arguments of a call. The outline of real turns does not distinguish types of values."""
 
 
 class TurnOutline(NamedTuple):
@@ -35,8 +35,8 @@ class TurnOutline(NamedTuple):
 
     Attributes:
         text: `none`, `blank` or `text`.
-        answers: the place of the call that a result answers in its step; None without.
-        name: of its author or its function: `none`, `given`, or `needed` as `needed_names` has it.
+        answers: position within its step of the call that a result belongs to; None without one.
+        name: name of its author or function: `none`, `given`, or `needed` as in `needed_names`.
     """
 
     role: str
@@ -81,7 +81,7 @@ def outline_of(turns: Sequence[Mapping[str, Any]]) -> Outline:
 
 
 _known_turn = lru_cache(1024)(TurnOutline)
-"""Equal outlines are one object: they are compared and hashed for each request."""
+"""Equal outlines are one object, because they are compared and hashed for each request."""
 
 
 def _arguments(call: Mapping[str, Any]) -> CallOutline:
@@ -109,9 +109,9 @@ class Mark(NamedTuple):
     """A marker word.
 
     Attributes:
-        what: the kind of text that it stands for, for messages: `text`, `reasoning`, `call` …
-        turn: its turn's outline; None for a function.
-        where: for reasoning, its place; see `reasoning_place`.
+        what: kind of text that it represents, for messages: `text`, `reasoning`, `call` …
+        turn: outline of its turn; None for a function.
+        where: for reasoning, its position; see `reasoning_place`.
     """
 
     word: str
@@ -129,10 +129,10 @@ class Marked:
     """A conversation of marker words.
 
     Attributes:
-        marks: every marker in it.
-        keys: those that are names of arguments.
-        calls: the name of each call with its first argument.
-        textless: the markers before and after each turn that has calls and no text.
+        marks: all markers in it.
+        keys: markers that are names of arguments.
+        calls: name of each call with its first argument.
+        textless: markers before and after each turn that has calls and no text.
     """
 
     turns: list[Turn] = field(default_factory=list)
@@ -143,15 +143,15 @@ class Marked:
     textless: list[tuple[str, str]] = field(default_factory=list)
 
     def word(self, what: str, turn: TurnOutline | None = None, where: str = "") -> str:
-        """Add a marker; return its word."""
+        """Add a marker and return its word."""
         word = f"qz{len(self.marks):03}w"
         self.marks.append(Mark(word, what, turn, where))
         return word
 
     def lost(self, prompt: str) -> list[Mark]:
-        """Return the markers that a prompt does not hold.
+        """Return the markers that a prompt does not contain.
 
-        The name of a call stands before its arguments; elsewhere it is that of the result.
+        The name of a call must precede its arguments; elsewhere it belongs to the result.
         """
         late = {
             name for name, argument in self.calls if prompt.find(name) > prompt.find(argument) >= 0
@@ -159,14 +159,14 @@ class Marked:
         return [mark for mark in self.marks if mark.word not in prompt or mark.word in late]
 
     def leaks(self, prompt: str) -> bool:
-        """Return whether a prompt shows a list of parts as code, not its texts."""
+        """Return True if a prompt shows a list of parts as code instead of its texts."""
         return _WRITTEN_PART.search(prompt) is not None
 
     def blemishes(self, prompt: str) -> int:
-        """Count what a prompt should not hold.
+        """Count defects in a prompt.
 
-        That is None written for a turn's missing text, and arguments that are JSON within JSON, or
-        as Python writes a dictionary.
+        These are None written for a turn's missing text, and arguments written as JSON within JSON
+        or as a Python dictionary.
         """
         count = 0
         for before, after in self.textless:
@@ -213,7 +213,7 @@ def mark(outline: Outline, *, with_tools: bool = False) -> Marked:
 
 
 def _textless(turns: Sequence[Turn]) -> Iterator[tuple[str, str]]:
-    """Yield the texts around each turn that has calls and no text; none of their values is None."""
+    """Yield the texts around each turn that has calls and no text; none of the values is None."""
     for place, turn in enumerate(turns):
         calls = turn.get("tool_calls", ())
         odd = any("null" in call["function"]["arguments"] for call in calls)
@@ -224,7 +224,7 @@ def _textless(turns: Sequence[Turn]) -> Iterator[tuple[str, str]]:
 
 
 def reasoning_place(turn: TurnOutline, *, after_last_user: bool) -> str:
-    """Name the place of a turn's reasoning, as far as templates distinguish it."""
+    """Return the position of a turn's reasoning, as far as templates distinguish it."""
     kind = "answer"
     if turn.calls:
         kind = "call" if turn.text != "text" else "text and call"

@@ -1,8 +1,8 @@
-"""Find by trial what a chat template shows, and in which form.
+"""Find by trial what a chat template renders, and in which form.
 
-Each question is one marked conversation, or a few, and the forms to try, in the order in which
-`transformers` and the authors of models use them. The first form that renders and shows every
-marker is kept.
+Each question consists of one or a few marked conversations and the forms to try, in the order of
+preference of `transformers` and of model authors. The first form that renders and shows every
+marker is used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trtllm_truss.conversation.writing import EVERY, REASONING_KEYS, Written, wr
 from trtllm_truss.errors import InvalidRequest
 
 MAX_PROBE_S = 2.0
-"""Time for all questions; a template takes milliseconds."""
+"""Time limit for all questions; a template takes milliseconds."""
 
 
 class Template(Protocol):
-    """A compiled chat template, within limits of time and size."""
+    """A compiled chat template, with limits on time and size."""
 
     def render(
         self,
@@ -54,12 +54,12 @@ class Template(Protocol):
         """Render the prompt up to the end of the last message's text.
 
         Raises:
-            InvalidRequest: as for `render`, or the template does not end a prompt there.
+            InvalidRequest: as for `render`, or the template cannot end a prompt there.
         """
 
 
 Templates = Mapping[str, Template]
-"""A model's templates: `default`, and `tool_use` where it has one."""
+"""A model's templates: `default`, and `tool_use` if it has one."""
 
 
 def render_written(
@@ -91,18 +91,18 @@ def render_written(
 
 
 _BY_DESIGN = frozenset({"reasoning", "description", "parameter"})
-"""Kinds of markers that a template may leave out: reasoning, and parts of functions."""
+"""Kinds of markers that a template may omit: reasoning, and parts of functions."""
 
 
 class Outcome(NamedTuple):
     """The result of one rendering.
 
     Attributes:
-        error: the message of the refusal; None for a prompt. The exception itself would keep its
+        error: message of the refusal; None for a prompt. The exception itself would keep its
             callers alive.
-        lost: the markers that the prompt lacks.
+        lost: markers missing from the prompt.
         blemishes: see `Marked.blemishes`.
-        shows_calls: whether the prompt shows something of calls.
+        shows_calls: the prompt shows some part of calls.
     """
 
     error: str | None
@@ -116,7 +116,7 @@ class Outcome(NamedTuple):
 
     @property
     def shows_texts(self) -> bool:
-        """Return whether every text is in the prompt, but for what may be left out by design."""
+        """Return True if every text is in the prompt, except those that templates may omit."""
         return self.error is None and all(mark.what in _BY_DESIGN for mark in self.lost)
 
 
@@ -141,13 +141,13 @@ def attempt(render: Render, marked: Marked, form: Form) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Finding of one question.
+    """The result of one question.
 
     Attributes:
         question: the conversation that was rendered.
-        answer: `shown`, how it has to be written, or why it cannot be shown.
-        is_shown: whether it can be shown.
-        renders: their number.
+        answer: `shown`, the way it must be written, or why it cannot be shown.
+        is_shown: it can be shown.
+        renders: number of renderings.
     """
 
     question: str
@@ -168,14 +168,14 @@ _REASONING_NAME, _CONTINUING_NAME = "reasoning", "a last message to continue"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Findings about the chat templates of a model.
+    """Findings about a model's chat templates.
 
     Attributes:
         form: the form in which conversations are written.
-        reasoning_places: where reasoning is shown; see `outline.reasoning_place`.
-        continues: whether a prompt can end with the text of the last message.
-        answers: one for each question.
-        took_s: time of all renderings.
+        reasoning_places: where reasoning is rendered; see `outline.reasoning_place`.
+        continues: a prompt can end with the text of the last message.
+        answers: one per question.
+        took_s: total time of all renderings.
     """
 
     form: Form = field(default_factory=Form)
@@ -190,7 +190,7 @@ class Shape:
 
     @property
     def sentence(self) -> str:
-        """Summarize what the chat template shows in one line, for the operator."""
+        """Summarize in one line, for the operator, what the chat template renders."""
         form = self.form
         hidden = [each.question for each in self.answers if not each.is_shown]
         functions = "functions" if form.tools != "text" else "functions described in the text"
@@ -240,12 +240,12 @@ class _Question:
     """A question.
 
     Attributes:
-        name: the conversation in words.
+        name: description of the conversation.
         outlines: conversations that one form must show.
-        changes: of the form, in the order of trial, each with the words of its answer.
-        tools: makes the functions offered; None for none.
-        about: kinds of markers that must be shown; none for all.
-        applies: whether to ask, by the form so far.
+        changes: changes of the form, in order of trial, each with the words for its answer.
+        tools: creates the offered functions; None for none.
+        about: kinds of markers that must be shown; none means all.
+        applies: returns True if the question applies to the form so far.
     """
 
     name: str
@@ -346,7 +346,7 @@ def _all_tools(marked: Marked) -> list[dict[str, Any]]:
     return [*_one_tool(marked), *_bare_tools(marked), *_odd_tools(marked)]
 
 
-_REASONING = {  # the keys of `REASONING_KEYS`, then parts
+_REASONING = {  # the keys in `REASONING_KEYS`, then parts
     "reasoning_content": "as reasoning_content",
     "reasoning": "as reasoning",
     "thinking": "as thinking",
@@ -458,21 +458,21 @@ _FUNCTIONS = (
     ),
 )
 _FIRST_CALL_FORMS = 6
-"""The forms of calls by which a template that ignores them is told."""
+"""The forms of calls that reveal a template that ignores them."""
 
 
 class _Group(NamedTuple):
-    """Questions of which one rendering may answer all.
+    """Questions that one rendering may answer together.
 
     Attributes:
-        together: the conversations of all, to be tried first.
+        together: the conversations of all, tried first.
     """
 
     together: _Question
     questions: Sequence[_Question | _Group]
 
     def leaves(self) -> Iterator[_Question]:
-        """Yield the questions, and those of groups among them."""
+        """Yield the questions, including those of nested groups."""
         for each in self.questions:
             yield from each.leaves() if isinstance(each, _Group) else (each,)
 
@@ -595,13 +595,13 @@ _OTHER_PLACES: tuple[tuple[str, Outline], ...] = (
 
 
 _MAX_KEPT_CHARACTERS = 1 << 16
-"""Of a prompt that is kept: a template may make a thousand times as much of a probe's few words."""
+"""Maximum length of a cached prompt; a template may lengthen a probe a thousandfold."""
 
 _NOT_ASKED = "not asked: the template takes too long"
 
 
 class _Probe:
-    """Asks the questions of one model's templates."""
+    """Asks the questions for one model's templates."""
 
     def __init__(
         self, templates: Templates, variables: Mapping[str, Any], clock: Callable[[], float]
@@ -617,7 +617,10 @@ class _Probe:
         self.answers: list[Answer] = []
 
     def render(self, written: Written, **options: bool) -> str:
-        """Render what was written; what several questions have in common only once, if short."""
+        """Render a written conversation.
+
+        Short ones that several questions share are rendered once.
+        """
         key = repr((written, options))
         if key in self._known:
             prompt, message = self._known[key]
@@ -659,7 +662,7 @@ class _Probe:
                 self.ask(each)
 
     def ask_about_functions(self) -> None:
-        """Ask how functions are given; a template that ignores them is not asked place by place."""
+        """Ask how functions are passed; if a template ignores them, do not ask for each place."""
         question, *others = _FUNCTIONS
         conversation = question.conversations()[0]
         outcome = self._attempt(conversation, replace(self.form, tools=EVERY))
@@ -671,7 +674,7 @@ class _Probe:
             self.ask(other)
 
     def ask_about_calls(self) -> None:
-        """Ask how calls are written: by the template, else in the text."""
+        """Ask how calls are written: by the template, or into the text."""
         best = None
         for template in ("tools", "calls") if "tool_use" in self._templates else ("tools",):
             best = best or self._best_call({"tool_template": template})
@@ -684,15 +687,15 @@ class _Probe:
         conversations = self._one_call()
         changes = [({**template, **change}, words) for change, words in _call_changes()]
         first, others = changes[:_FIRST_CALL_FORMS], changes[_FIRST_CALL_FORMS:]
-        # Ids and names matter to templates that know functions.
+        # Ids and names matter to templates that support functions.
         return self._best(conversations, first, others if self.form.tools != "text" else ())
 
     def _one_call(self) -> list[Marked]:
-        """Return a call and its result, beside functions if the template knows them."""
+        """Return a call and its result, with functions if the template supports them."""
         return [mark((_U, _CALL, _RESULT), with_tools=self.form.tools != "text")]
 
     def ask(self, question: _Question) -> None:
-        """Ask a question, and keep the change of the form that answers it best."""
+        """Ask a question, and apply the change of the form that answers it best."""
         if question.applies(self.form):
             self._keep(question.name, self._best(question.conversations(), question.changes))
 
@@ -702,13 +705,13 @@ class _Probe:
         changes: Sequence[tuple[Change, str]],
         others: Sequence[tuple[Change, str]] | None = None,
     ) -> tuple[Form, str] | None:
-        """Return the first form that shows all, with the fewest blemishes, and its words.
+        """Return the first form that shows everything, with the fewest defects, and its words.
 
-        Changes are not tried together if nothing comes of any of them without another one.
+        Changes that have no effect on their own are not combined.
 
         Args:
-            others: further changes, for a template that shows something of calls, but in none of
-                the first forms all.
+            others: further changes, for a template that shows part of calls, but not all in any of
+                the first forms.
         """
         best: tuple[int, Form, str] | None = None
         tried: set[Form] = set()
@@ -748,7 +751,7 @@ class _Probe:
         return best[1:] if best else None
 
     def _attempt_each(self, conversations: Sequence[Marked], form: Form) -> list[Outcome]:
-        """Render conversations up to the first that is not shown."""
+        """Render conversations up to the first one that is not shown."""
         outcomes = []
         for marked in conversations:
             outcomes.append(self._attempt(marked, form))
@@ -767,7 +770,7 @@ class _Probe:
         return attempt(self.render, marked, form or self.form)
 
     def find_reasoning(self) -> frozenset[str]:
-        """Find the key of reasoning, and the places where it is shown."""
+        """Find the key of reasoning, and the positions where it is rendered."""
         if self._is_slow():
             self._note(_REASONING_NAME, _NOT_ASKED, is_shown=False)
             return frozenset()
@@ -795,14 +798,14 @@ class _Probe:
         return frozenset()
 
     def _may_show_somewhere(self, form: Form) -> bool:
-        """Return False if reasoning is taken in the usual places and not shown."""
+        """Return False if reasoning is accepted in the usual positions and not rendered."""
         first = (self._attempt(mark(outline), form) for _, outline in _FIRST_PLACES)
         return any(outcome.error or outcome.shows_all for outcome in first)
 
     def _ask_everywhere(
         self, form: Form, *, until_found: bool = False
     ) -> tuple[set[str], str | None]:
-        """Return where reasoning is shown, or the error of a template that refuses it somewhere."""
+        """Return where reasoning is rendered, or a template's error if it refuses it somewhere."""
         places: set[str] = set()
         for outline in _REASONING_EVERYWHERE:
             marked = mark(outline)
@@ -815,7 +818,7 @@ class _Probe:
         return places, None
 
     def _ask_each_place(self, form: Form) -> set[str]:
-        """Find where reasoning is shown by a template that does not take it everywhere."""
+        """Find where a template that does not accept reasoning everywhere renders it."""
         found: set[str] = set()
         for place, outline in _FIRST_PLACES:
             outcome = self._attempt(mark(outline), form)
@@ -833,7 +836,7 @@ class _Probe:
         return found
 
     def find_continuing(self) -> bool:
-        """Find whether a prompt can end with the text of the last message."""
+        """Find out whether a prompt can end with the text of the last message."""
         marked = mark((_U, _A))
         if self._is_slow():
             self._note(_CONTINUING_NAME, _NOT_ASKED, is_shown=False)
@@ -876,11 +879,11 @@ def probe(
     variables: Mapping[str, Any],
     clock: Callable[[], float] = time.monotonic,
 ) -> Shape:
-    """Find what a model's chat template shows.
+    """Find out what a model's chat template renders.
 
     Args:
-        templates: with `default` at least.
-        variables: of every rendering, such as `bos_token`.
+        templates: at least `default`.
+        variables: variables for every rendering, such as `bos_token`.
     """
     asking = _Probe(templates, variables, clock)
     asking.ask_all(_TEXT_GROUP)

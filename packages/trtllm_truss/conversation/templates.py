@@ -1,4 +1,4 @@
-"""The chat templates of one model, and the form of each conversation that they show."""
+"""The chat templates of one model, and the form in which each conversation is rendered."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ from trtllm_truss.errors import InvalidRequest
 _ARGUMENTS: CallOutline = "arguments"
 
 _KEPT_FORMS = 512
-"""Outlines whose form is remembered."""
+"""Number of outlines whose form is cached."""
 
 _MAX_ATTEMPTS = 48
 MAX_SEARCH_S = 2.0
-"""CPU time of the attempts for one outline, each of which has the template's own limit too. A usual
-template takes 0.3 ms for each."""
+"""CPU time limit of the attempts for one outline, in addition to the template's own limit for each.
+
+A typical template takes 0.3 ms per attempt.
+"""
 
 _MAX_OUTLINE_TURNS = 512
 _LONG_VARIABLES = 256
@@ -78,7 +80,7 @@ _REPAIRS: Sequence[Change] = (
     {"tool_template": "calls"},
     {"tools": "text"},
 )
-"""Changes of the form for an outline that the model's own form does not show; mild ones first."""
+"""Changes of the form for an outline that the model's own form cannot render; mild ones first."""
 
 _AS_SENT: Change = {
     "system": "anywhere",
@@ -90,7 +92,7 @@ _AS_SENT: Change = {
     "one_call": False,
     "orphans": "tool",
 }
-"""Turns as they were sent; tried first, so that what the template shows stays in its place."""
+"""Turns as they were sent; tried first, so that everything the template renders stays in place."""
 
 _AS_TEXT: Change = {
     "calls": "text",
@@ -116,14 +118,14 @@ _FOR_VALUES: Sequence[Change] = (
     {"tools": "text"},
     *_LAST_RESORTS[1:3],
 )
-"""Changes for a conversation of which the template takes the outline, but not the values."""
+"""Changes for a conversation whose outline the template accepts, but not its values."""
 
 
 class Asked(NamedTuple):
     """The properties of a request on which its form depends.
 
     Attributes:
-        variables: the request's variables of the template, or a digest of long ones.
+        variables: the request's template variables, or a digest of long ones.
     """
 
     outline: Outline
@@ -135,14 +137,14 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarkedTurn:
-    """A turn of the assistant as the template writes it.
+    """An assistant turn as the template writes it.
 
     Attributes:
-        text: of the turn, from the end of the user's on, with what ends it.
-        header: the generation prompt, with which `text` may begin.
-        reasoning: the marker of the reasoning; empty without.
-        content: the marker of the text beside the calls; empty without.
-        calls: the marker of each name, with those of the keys and values of its arguments.
+        text: text of the turn from the end of the user's turn on, including its end.
+        header: generation prompt, with which `text` may start.
+        reasoning: marker of the reasoning; empty without.
+        content: marker of the text next to the calls; empty without.
+        calls: marker of each name, with those of its arguments' keys and values.
     """
 
     text: str
@@ -157,7 +159,7 @@ class ModelTemplates:
 
     Args:
         templates: `default`, and `tool_use` if the model has one.
-        variables: of every rendering, such as `bos_token`.
+        variables: variables for every rendering, such as `bos_token`.
     """
 
     def __init__(self, templates: Templates, variables: Mapping[str, Any]) -> None:
@@ -168,7 +170,7 @@ class ModelTemplates:
 
     @cached_property
     def shape(self) -> Shape:
-        """Findings about the templates; made at the first use, in milliseconds."""
+        """Findings about the templates; computed at first use, in milliseconds."""
         with self._lock:
             found = self.__dict__.get("shape")
             return found or probe(self._templates, self._variables)
@@ -183,17 +185,17 @@ class ModelTemplates:
         variables: Mapping[str, Any] | None = None,
         write_call: CallWriter = write_as_json,
     ) -> Iterator[Written]:
-        """Write a conversation in the form that shows all of it; then in others, milder ones first.
+        """Write a conversation in the form that renders all of it, then in others, mild ones first.
 
-        The others are for values that the template does not take.
+        The others are for values that the template does not accept.
 
         Args:
-            variables: the request's own.
+            variables: variables of the request.
             write_call: writes calls into the text for templates that show none.
 
         Raises:
-            InvalidRequest: no form shows it, or it has no text to continue; the message says what
-                is lost, or why.
+            InvalidRequest: no form renders it, or it has no text to continue; the message says
+                which part is lost, or why.
         """
         if continue_final_message and not (turns and has_text(turns[-1])):
             raise InvalidRequest(
@@ -226,7 +228,7 @@ class ModelTemplates:
         variables: Mapping[str, Any] | None = None,
         limit_s: float | None = None,
     ) -> str:
-        """Render what `written` wrote.
+        """Render the output of `written`.
 
         Raises:
             InvalidRequest: the template rejects it, or fails on it.
@@ -243,10 +245,10 @@ class ModelTemplates:
     def marked_turn(
         self, calls: int = 1, *, with_text: bool = False, reasons: bool = False
     ) -> MarkedTurn | None:
-        """Render a turn of the assistant with marked calls, after one of the user.
+        """Render an assistant turn with marked calls, after a user turn.
 
         Returns:
-            None if the template shows no calls of its own, or not such a turn.
+            None if the template writes no calls of its own, or not such a turn.
         """
         user = TurnOutline("user")
         text, made = "text" if with_text else "none", tuple(repeat(_ARGUMENTS, calls))
@@ -293,7 +295,7 @@ class ModelTemplates:
         return found
 
     def _find(self, asked: Asked, variables: Mapping[str, Any]) -> Form:
-        """Find the form that shows each marker of an outline."""
+        """Find the form that renders every marker of an outline."""
         shape = self.shape
         if len(asked.outline) > _MAX_OUTLINE_TURNS:
             return shape.form
@@ -377,13 +379,13 @@ _VARIABLE_REMEDY = "If the template needs a variable of this name, send it in ch
 
 
 _VALUES_REMEDY = (
-    "The template takes turns like these with other texts: change or shorten what it refuses; the "
-    "result of a function is a message of role tool."
+    "The template accepts turns like these with other texts: change or shorten the refused "
+    "one; the result of a function is a message of role tool."
 )
 
 
 def with_remedy(message: str, remedy: str = _VALUES_REMEDY) -> str:
-    """Add a remedy to a template's reason, by default for one that concerns the values of texts."""
+    """Add a remedy to a template's reason; by default one about the values of texts."""
     if message.endswith("is undefined"):
         remedy = _VARIABLE_REMEDY
     return f"{message}{'' if message.endswith(('.', '!', '?')) else '.'} {remedy}"

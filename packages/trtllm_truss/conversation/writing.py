@@ -1,4 +1,4 @@
-"""Conversation and form to the messages and tools of a chat template."""
+"""Convert a conversation to the messages and tools for a chat template, in a given form."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ To call a function, write its name and its arguments exactly in this form:
 The results follow in the next message. Answer directly if no function is needed."""
 
 _SHORT_ID = re.compile(r"[0-9A-Za-z]{9}")
-"""The ids of Mistral's templates."""
+"""The ids in Mistral's templates."""
 
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
 """Keys of reasoning, in the order of trial."""
 
 EVERY: Literal["every"] = "every"
-"""The choice of a form that gives reasoning, or functions, in several places at once."""
+"""The option of a form that passes reasoning or functions in several places at once."""
 
 _TURN_BREAK = "\n\n"
 
@@ -44,15 +44,15 @@ _TOOL_VARIABLES = {
     "xml_tools": ("xml_tools",),
     EVERY: ("tools", "xml_tools"),
 }
-"""Variables of the template that hold the functions, by the form's choice."""
+"""The template's variables for functions, by the form's option."""
 
 
 class Written(NamedTuple):
-    """Arguments of a chat template.
+    """Arguments for a chat template.
 
     Attributes:
-        variables: that hold the tools.
-        template: `tool_use` for the template of that name, if the model has one.
+        variables: variables that contain the tools.
+        template: `tool_use` for the template with that name, if the model has one.
     """
 
     messages: list[dict[str, Any]]
@@ -74,9 +74,9 @@ def write(
     """Write a conversation.
 
     Args:
-        turns: the conversation, which stays unchanged.
+        turns: the conversation, which is not modified.
         tools: OpenAI's descriptions of functions; None or empty for none.
-        write_call: writes calls into the text where the form asks for it.
+        write_call: writes calls into the text if the form requires it.
     """
     written = identified(turns)
     if form.names == "text" and any("name" in turn for turn in written):
@@ -105,7 +105,7 @@ def write(
 
 
 def _with_calls(turns: list[Turn], form: Form, write_call: CallWriter) -> list[Turn]:
-    """Write calls and results by the template, or as text."""
+    """Write calls and results through the template, or as text."""
     if form.named_results:
         turns = _with_names(turns)
     if form.calls == "text":
@@ -118,7 +118,7 @@ def _with_calls(turns: list[Turn], form: Form, write_call: CallWriter) -> list[T
 
 
 def _in_order(turns: list[Turn], form: Form) -> list[Turn]:
-    """Join, split, leave out and add turns."""
+    """Join, split, omit and add turns."""
     if form.drops_blank:
         turns = [turn for turn in turns if not _is_blank(turn)]
     if form.joins:
@@ -133,7 +133,7 @@ def _in_order(turns: list[Turn], form: Form) -> list[Turn]:
 
 
 def has_text(turn: Mapping[str, Any]) -> bool:
-    """Return whether a turn has a text that is not blank."""
+    """Return True if a turn has a text that is not blank."""
     return bool((turn.get("content") or "").strip())
 
 
@@ -142,12 +142,12 @@ def _is_blank(turn: Turn) -> bool:
 
 
 def identified(turns: Sequence[Mapping[str, Any]]) -> list[Turn]:
-    """Copy turns, and give each call an id of its own.
+    """Copy turns, and give each call a unique id.
 
-    Calls without one get an id; so do those whose id another has, as where a client counts from
-    `call_0` in each turn. A result belongs to the first unanswered call of its id in the turn
-    before it, or if it has no id, to the first unanswered one; else to an earlier one of its id
-    that nothing answered. Results of no call keep an id that no other has.
+    Calls without an id or with a duplicate id get a new one; clients may count from `call_0` in
+    each turn. A result belongs to the first unanswered call with its id in the preceding turn or,
+    if it has no id, to the first unanswered one; otherwise to an earlier unanswered one with its
+    id. Results without a call keep an id that no other one has.
     """
     copied = [dict(turn) for turn in turns]
     known: set[str] = set()
@@ -185,7 +185,7 @@ def identified(turns: Sequence[Mapping[str, Any]]) -> list[Turn]:
 
 
 def _unused(id_: str, known: set[str]) -> str:
-    """Return an id, or if it is known, another one; it becomes known."""
+    """Return an id, or a new one if it is in use; mark it as used."""
     found, count = id_, len(known)
     while found in known:
         found = f"{id_}_{count}"
@@ -201,8 +201,9 @@ def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | Non
         turns: as `identified` returns them.
 
     Returns:
-        For each turn, the places of the turn before it with the call, and of the call in it; None
-        for turns that are no results, and for results that follow no turn with their call.
+        For each turn, the number of turns back to the call, and the call's position in its turn;
+            None
+        for turns that are not results, and for results that follow no turn with their call.
     """
     found: list[tuple[int, int] | None] = []
     calls: dict[str, tuple[int, int]] = {}
@@ -216,10 +217,10 @@ def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | Non
 
 
 def needed_names(turns: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the name of each turn that only its key `name` holds; empty without.
+    """Return the name of each turn that only its key `name` contains; empty without.
 
-    A result whose call is of that name needs none, and neither do turns of the assistant that all
-    have the same.
+    A result whose call has that name needs none, nor do assistant turns that all have the same
+    name.
 
     Args:
         turns: as `identified` returns them.
@@ -250,7 +251,7 @@ def _with_names_in_text(turns: list[Turn]) -> list[Turn]:
 
 
 def _with_names(turns: list[Turn]) -> list[Turn]:
-    """Give results the names of their functions."""
+    """Add the names of functions to their results."""
     for turn, call in zip(turns, find_calls(turns), strict=True):
         if call is not None:
             place, at = call
@@ -271,7 +272,7 @@ def _calls_as_text(turns: list[Turn], write_call: CallWriter) -> list[Turn]:
 
 
 def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:
-    """Put results in a row into one turn of the user."""
+    """Combine consecutive results into one user turn."""
     adapted: list[Turn] = []
     for are_results, group in groupby(turns, lambda turn: turn["role"] == "tool"):
         if are_results:
@@ -312,7 +313,7 @@ def _described(
 
 
 def _with_system_first(turns: Sequence[Turn]) -> list[Turn]:
-    """Join all system messages to one at the beginning."""
+    """Join all system messages into one at the beginning."""
     texts = [turn["content"] for turn in turns if turn["role"] == "system" and "content" in turn]
     others = [turn for turn in turns if turn["role"] != "system"]
     if len(others) == len(turns):
@@ -321,7 +322,7 @@ def _with_system_first(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _with_system_as_user(turns: list[Turn]) -> list[Turn]:
-    """Put the system message that begins a conversation into the user's first turn."""
+    """Move a leading system message into the user's first turn."""
     if not turns or turns[0]["role"] != "system":
         return turns
     system, *others = turns
@@ -396,7 +397,7 @@ def _opened_by_user(turns: list[Turn], text: str) -> list[Turn]:
 
 
 def _new_ids(turns: Sequence[Turn], ids: str) -> Mapping[str, str]:
-    """Return the written ids of calls by the caller's; equal ids stay equal."""
+    """Return the ids to write by the caller's ids; equal ids stay equal."""
     new: dict[str, str] = {}
     if ids == "given":
         return new
@@ -462,7 +463,7 @@ def _call(call: Mapping[str, Any], form: Form, ids: Mapping[str, str]) -> dict[s
 
 
 def json_text(value: Any) -> str:
-    """Return a text as it is, and another value as JSON."""
+    """Return a text unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -476,7 +477,7 @@ def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown_tool(tool: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
-    """Return a tool as the template shows it."""
+    """Return a tool in the form that the template renders."""
     function = dict(_function(tool))
     parameters = function.get("parameters")
     has_nulls = None in [*function.values(), *(parameters or {}).values()]
@@ -515,9 +516,10 @@ _CHOICES = ("anyOf", "oneOf", "allOf")
 
 
 def simple_schema(schema: Any) -> dict[str, Any]:
-    """Reduce a JSON schema to one with a single known type at each place.
+    """Reduce a JSON schema to one with a single known type in each place.
 
-    Of several types or choices the first that is not null stays. Properties get a description.
+    Of several types or choices, the first one that is not null is kept. Properties get a
+    description.
     """
     if not isinstance(schema, Mapping):
         return {"type": "string"}
@@ -547,4 +549,4 @@ def simple_schema(schema: Any) -> dict[str, Any]:
 
 
 _BY_KEY = {"properties": "object", "items": "array"}
-"""The type of a schema that names none, by a key that it has."""
+"""The type of a schema without one, by a key that it has."""

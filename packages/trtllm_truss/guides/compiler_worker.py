@@ -1,20 +1,20 @@
 """A program that compiles guides under limits.
 
 XGrammar in the engine has no limits: a deeply nested guide overflows the stack, a small one can
-compile for hours, and an ambiguous one makes each token slower than the last. This program
-compiles the guide with the same library and vocabulary and draws tokens by it.
+compile for hours, and with an ambiguous one each token is slower than the last. This program
+compiles the guide with the same library and vocabulary, and generates tokens with it.
 
-Protocol, one JSON array a line: `[number, limit_s, *guide]` in, with the fields of `Guide`, and
-`[number, verdict, reason, kept_bytes]` out, after a first line "ready". The reason of a good schema
-is a keyword without effect, or null. Lines with the verdict `part` precede the verdict on a schema:
-their texts, joined, are the grammar to send instead. The program loads the vocabulary once and
-forks for each guide, so no guide ends it. Three forks are made ahead and have compiled a trivial
-guide before "ready". The end of its input kills it and its children. A guide that takes long is
-compiled at low priority, and so are those that come without a pause.
+Protocol, one JSON array per line: input `[number, limit_s, *guide]`, with the fields of `Guide`;
+output `[number, verdict, reason, kept_bytes]`, after a first line "ready". For a valid schema, the
+reason is a keyword without effect, or null. Lines with the verdict `part` precede the verdict on a
+schema: their joined texts are the grammar to send instead. The program loads the vocabulary once
+and forks for each guide, so no guide can kill it. Three forks are made in advance and have compiled
+a trivial guide before "ready". When its input ends, it is killed with its children. A slow guide is
+compiled at low priority, and so are guides that arrive without a pause.
 
-`python -m trtllm_truss.guides.compiler_worker INFO` is that of TensorRT-LLM. INFO is the file of
-`xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package, so its image holds
-it. Without the package only length, depth and repetitions are checked.
+`python -m trtllm_truss.guides.compiler_worker INFO` runs the worker for TensorRT-LLM. INFO is the
+file of `xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package, so its
+image contains it. Without the package only length, depth and repetitions are checked.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class _Counts(ctypes.Structure):
 
 
 def allocated_bytes() -> int:
-    """Return what the C library has handed out; without glibc 2.33 the resident memory.
+    """Return the bytes allocated through the C library, or resident memory without glibc 2.33.
 
-    Resident memory misses what is allocated in freed, still resident pages: four of five megabytes
-    of a compiled guide.
+    Resident memory misses allocations in freed pages that are still resident: four of five
+    megabytes of a compiled guide.
     """
     try:
         count = ctypes.CDLL(None).mallinfo2
@@ -87,14 +87,14 @@ def allocated_bytes() -> int:
 
 
 BEGIN_LIMIT_S = 0.25
-"""CPU time to the first token of a compiled guide: the engine's step takes as long."""
+"""CPU time limit to the first token of a compiled guide; the engine's step takes as long."""
 
 DRAWN_TOKENS = 100
 DRAWING_LIMIT_S = 0.5
-"""CPU time of so many tokens."""
+"""CPU time limit for so many tokens."""
 
 PLAIN_TOKENS, _PLAIN_LIMIT_S = 8, 0.02
-"""Tokens that show the same of a plain schema, if they take no more CPU time."""
+"""Number of tokens sufficient for a plain schema, if they take no more than this CPU time."""
 
 _TRUSTED_CHARACTERS = 4096
 """Length of a plain schema's grammar up to which an engine may compile it unchecked.
@@ -108,9 +108,9 @@ MEMORY_LIMIT_BYTES = 1 << 29
 """Address space for reading and compiling a guide."""
 
 KEPT_LIMIT_BYTES = 1 << 25
-"""Memory of a compiled guide, which the engine caches."""
+"""Maximum memory of a compiled guide, which the engine caches."""
 
-NOTHING_ALLOWED = "no text fits it: there is a place where it allows no token; give it one."
+NOTHING_ALLOWED = "no text fits it: in some place it allows no token; give it one."
 
 _STUCK_S = 30.0  # without CPU time: a busy machine gives a low priority little, but some
 _IDLE_LIMIT_S, _IDLE_CHECK_S = 5.0, 0.01
@@ -118,13 +118,13 @@ _ACTIVITY = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _NICENESS = 10
 _QUICK_S = 0.1
 _SPARES = 3
-"""More than guides that are checked at once, for guides that follow each other."""
+"""More than the guides checked at once, for guides that follow one another."""
 _SILENCE_S = 0.05
 _READ_BYTES = 1 << 16
-_GROWTH = 4  # largest ratio of the second half's time to the first half's
+_GROWTH = 4  # maximum ratio of the second half's time to the first half's
 _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
-_PART_CHARACTERS = 300  # of at most 12 bytes in a line
+_PART_CHARACTERS = 300  # of at most 12 bytes per line
 _NAME_CHARACTERS = 64
 _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
 _SMALLEST = Guide("regex", "a")
@@ -152,22 +152,22 @@ class GuideVerdict(str, Enum):
     PART = "part"  # not yet one
     GOOD = "good"
     FAULTY = "faulty"
-    SLOW = "slow"  # over `limit_s`
+    SLOW = "slow"  # not yet one
     FAILED = "failed"  # for a reason other than the guide
 
 
 class Follow(Protocol):
-    """Compiles guides and draws tokens by them."""
+    """Compiles guides and generates tokens with them."""
 
     def __call__(self, guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
-        """Compile a guide, or take it from the cache, and draw tokens.
+        """Compile a guide, or take it from the cache, and generate tokens.
 
         Args:
-            tokens: the number of tokens, unless the answer ends before.
-            on_token: called after each token; may be left out for a single one.
+            tokens: number of tokens, unless the output ends before.
+            on_token: called after each token; optional for a single one.
 
         Raises:
-            RuntimeError: the guide is invalid, or allows no token where it must go on.
+            RuntimeError: the guide is invalid, or allows no token where it must continue.
         """
 
 
@@ -177,8 +177,8 @@ class Trial(NamedTuple):
     Attributes:
         fault: as in `GuideFault`; None for a good guide.
         kept_bytes: memory of the compiled guide.
-        grammar: the text that was compiled in its place, if any.
-        unkept: a keyword of the schema that has no effect, if any.
+        grammar: text compiled in place of the schema, if any.
+        unkept: keyword of the schema without effect, if any.
     """
 
     fault: str | None
@@ -197,7 +197,7 @@ def serve(
 
     Args:
         load: loads the vocabulary. Its threads do not exist in the forked processes; they must
-            become idle, without a lock.
+            become idle and hold no lock.
         brackets_only: see `find_misread_pair`.
         trusts_plain: do not compile a short plain schema, for an engine that compiles it beside its
             requests and reports a fault.
@@ -241,9 +241,9 @@ def _lines(on_silence: Callable[[], None]) -> Iterator[bytes]:
 
 
 class _Spares:
-    """Warm processes that wait for a guide each; the next ones are forked in silence.
+    """Warm processes that each wait for a guide; the next ones are forked while no guides arrive.
 
-    Those that are forked for a guide at once, since too many came, have a low priority.
+    Processes forked on demand, because too many guides arrived, have a low priority.
     """
 
     def __init__(self, trials: _Trials) -> None:
@@ -251,10 +251,10 @@ class _Spares:
         self._inputs: deque[int] = deque()
 
     def fill(self, *, wait: bool = False) -> None:
-        """Fork as many as lack.
+        """Fork the missing processes.
 
         Args:
-            wait: until each has compiled the smallest guide, or has failed to.
+            wait: until each has compiled the smallest guide or failed.
         """
         warming = [self._fork() for _ in range(_SPARES - len(self._inputs))]
         for descriptor in warming:
@@ -263,7 +263,7 @@ class _Spares:
             os.close(descriptor)
 
     def give(self, line: bytes) -> bool:
-        """Give a line to one of them; False if each has been killed."""
+        """Pass a line to one of them; return False if all have been killed."""
         for _ in range(_SPARES + 1):
             if not self._inputs:
                 os.close(self._fork(niceness=_NICENESS))
@@ -274,7 +274,7 @@ class _Spares:
         return False
 
     def _fork(self, niceness: int = 0) -> int:
-        """Fork one; return a descriptor that ends once it is warm."""
+        """Fork one process; return a descriptor that is closed once it is warm."""
         lines, given = os.pipe()
         warms, warmed = os.pipe()
         if os.fork() == 0:
@@ -289,11 +289,12 @@ class _Spares:
 
 
 def _wait_for_idle_threads() -> None:
-    """Wait until no other thread runs, for at most `_IDLE_LIMIT_S`.
+    """Wait until no other thread is running, for at most `_IDLE_LIMIT_S`.
 
-    A fork copies the locks of running threads, and nobody releases the copies: the threads of
-    OpenVINO run on for a moment after a model is compiled. The limit is of CPU time while one runs,
-    which a busy machine gives a low priority slowly, and of looks while none does.
+    A fork copies locks held by running threads, and nobody releases the copies; OpenVINO's threads
+    keep running for a moment after a model is compiled. The limit applies to CPU time while a
+    thread runs, which a busy machine grants slowly to a low priority, and to the number of checks
+    while none does.
     """
     cpu_limit_s, looks = time.process_time() + _IDLE_LIMIT_S, 0
     before: dict[str, list[str]] = {}
@@ -307,12 +308,12 @@ def _wait_for_idle_threads() -> None:
 
 
 def _other_threads() -> dict[str, list[str]]:
-    """Return state and context switches of each other thread, as /proc/PID/status has them."""
+    """Return state and context switches of each other thread, from /proc/PID/status."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         if task.name == str(os.getpid()):
             continue
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it has exited
             lines = (task / "status").read_text(encoding="utf-8").splitlines()
             fields = (line.partition(":\t") for line in lines)
             found[task.name] = [value for name, _, value in fields if name in _ACTIVITY]
@@ -324,7 +325,7 @@ class _Trials:
     """Trials of one guide each, in a fork of a process that watches it.
 
     Attributes:
-        answers: the descriptor for verdicts.
+        answers: descriptor for verdicts.
         brackets_only: see `find_misread_pair`.
         trusts_plain: see `serve`.
     """
@@ -335,10 +336,10 @@ class _Trials:
     trusts_plain: bool
 
     def run(self, lines: int, warmed: int) -> NoReturn:
-        """Wait for a line, have its guide tried, and answer for the fork if a signal ends it.
+        """Wait for a line, have its guide tried, and report for the fork if a signal kills it.
 
         Args:
-            lines: the descriptor of the line; its end ends both processes.
+            lines: descriptor of the line; closing it stops both processes.
             warmed: a descriptor to close once the compiler works.
         """
         try:
@@ -351,7 +352,7 @@ class _Trials:
             status = self._hand_over(line, child, given)
             if not line:
                 os._exit(0)
-            if status and not begins[0]:  # killed while it waited, for want of memory, say
+            if status and not begins[0]:  # killed while waiting, for example because memory ran out
                 status = self._hand_over(line, *self._fork(begins))
             if status:
                 number = json.loads(line)[0]
@@ -360,7 +361,7 @@ class _Trials:
             os._exit(1)
 
     def _fork(self, begins: mmap.mmap, *inherited: int) -> tuple[int, int]:
-        """Fork; return the id and a descriptor for the line.
+        """Fork; return the process id and a descriptor for the line.
 
         Args:
             begins: set to 1 by the fork once it has read its line.
@@ -389,7 +390,7 @@ class _Trials:
         return child, given
 
     def _hand_over(self, line: bytes, child: int, given: int) -> int:
-        """Give a fork its line; return its status, negative for a signal, once it has ended."""
+        """Pass a fork its line; return its status once it has exited, negative for a signal."""
         with contextlib.suppress(BrokenPipeError), open(given, "wb") as pipe:
             pipe.write(line)
         _end_if_stuck(child)
@@ -408,7 +409,7 @@ class _Trials:
 
 
 def _end_if_stuck(child: int) -> None:
-    """Wait for the end of a child; end one that uses no CPU time for `_STUCK_S`.
+    """Wait for a child to exit; kill one that uses no CPU time for `_STUCK_S`.
 
     Most guides take milliseconds. After `_QUICK_S` the child gets a low priority.
     """
@@ -424,7 +425,7 @@ def _end_if_stuck(child: int) -> None:
 
 def _lower_priority(process: int) -> None:
     lowest = os.getpriority(os.PRIO_PROCESS, os.getppid()) + _NICENESS
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # it has exited
         for task in Path(f"/proc/{process}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(task.name), lowest)
 
@@ -434,10 +435,10 @@ def _used_s(process: int) -> float:
 
 
 def _death(number: int, *, has_begun: bool) -> tuple[GuideVerdict, str]:
-    """Map the signal that ended a process; negative is an exit status.
+    """Map the signal that killed a process; a negative number is an exit status.
 
     Args:
-        has_begun: the compiler has compiled another guide, and this one was begun.
+        has_begun: the compiler has compiled another guide, and this one was started.
     """
     if number == signal.SIGPROF:
         return GuideVerdict.SLOW, "it takes too long to compile; simplify it."
@@ -458,7 +459,7 @@ def _answer(
 
 
 def brief(reason: str) -> str:
-    """Cut an error of XGrammar to its first line, without the source location."""
+    """Shorten an XGrammar error to its first line, without the source location."""
     return _SOURCE_PLACE.sub("", reason.strip()).partition("\n")[0][:_REASON_CHARACTERS]
 
 
@@ -468,7 +469,7 @@ def _attempt(
     brackets_only: bool,
     trusts_plain: bool = False,
 ) -> Trial:
-    """Try a guide, once another one was compiled: each error is this one's.
+    """Try a guide after another one was compiled, so that any error is this guide's.
 
     Args:
         brackets_only: see `find_misread_pair`.
@@ -502,7 +503,7 @@ def _attempt_schema(guide: Guide, follow: Follow, *, trusts_plain: bool = False)
     """Try the grammar of a schema.
 
     Raises:
-        GuideFault: it has none.
+        GuideFault: the schema has no grammar.
     """
     converted = convert_schema(guide.text, any_blanks=not guide.fixes_blanks)
     unkept = next(iter(converted.unkept), None)
@@ -579,7 +580,7 @@ def _slowness(guide: Guide, follow: Follow, *, is_plain: bool) -> str | None:
 
 
 def _draw(guide: Guide, follow: Follow, tokens: int) -> list[float]:
-    """Draw tokens; return the CPU time at the beginning and after each."""
+    """Generate tokens; return the CPU time at the start and after each."""
     times = [_cpu_time_s()]
     follow(guide, tokens, lambda: times.append(_cpu_time_s()))
     return times
@@ -635,8 +636,8 @@ class _Compiler:
         vocabulary = self._vocabulary.decoded_vocab
         self._drawn = np.array([bool(token.strip()) for token in vocabulary])
         self._drawn[info["stop_token_ids"]] = False
-        # XGrammar (0.1.32) keeps the masks of rules that grammars have in common: 12 ms of the 20
-        # of a schema with a text. So does that of the engine.
+        # XGrammar (0.1.32) caches the masks of rules that grammars share: 12 of the 20 ms of a
+        # schema with a text. The engine's XGrammar does the same.
         grammar = convert_schema(_COMMON_SCHEMA, any_blanks=False).grammar
         self._common = self._compile(Guide("ebnf_grammar", grammar))
 

@@ -27,11 +27,11 @@ _LLGUIDANCE_OPTIONS = '{"x-guidance": ' + json.dumps(
 class GuideGate:
     """Rejects requests with guides that the engine must not compile.
 
-    A waiting request holds no slot and does not count for `hang_timeout_s`.
+    A waiting request holds no slot and is not counted for `hang_timeout_s`.
 
     Args:
         check: the validator for the engine's vocabulary.
-        kept: the guides that the engine keeps until it ends; None if it frees them itself.
+        kept: the guides that the engine keeps until it exits; None if it frees them itself.
         library: the engine's grammar library.
     """
 
@@ -60,7 +60,7 @@ class GuideGate:
         return guide._replace(text=_LLGUIDANCE_OPTIONS + ("" if rest == "}" else ", ") + rest)
 
     def begin(self, guide: Guide) -> Future[CheckedGuide] | None:
-        """Begin the check that `admit` waits for; None if it would refuse the guide without one."""
+        """Start the check that `admit` waits for; None if it would refuse the guide without one."""
         if self._kept is not None and guide not in self._kept and not self._kept.has_room():
             return None
         return self._check.check(self._checked_form(guide))
@@ -79,7 +79,7 @@ class GuideGate:
 
         Raises:
             InvalidRequest: the guide is invalid.
-            QueueFull: too many guides wait for their check, or the engine keeps too many.
+            QueueFull: too many guides wait for their check, or the engine holds too many.
             EngineUnavailable: the check failed.
         """
         name = request.name("guide")

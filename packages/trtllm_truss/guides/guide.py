@@ -1,16 +1,16 @@
-r"""The limits of guides, the errors of their check, and what their text alone shows.
+r"""Limits of guides, the errors of their check, and faults that are visible in their text.
 
-Nesting depth, and size with all repetitions written out, are measured in one pass over the text,
-also where XGrammar is missing.
+Nesting depth, and size with all repetitions expanded, are measured in one pass over the text, even
+without XGrammar.
 
-Rules that no text can complete, such as `root ::= "a" root`, are found: XGrammar compiles them, and
-the engine then writes until `max_tokens`, or tokens at random where none is allowed. A rule ends if
-one of its alternatives refers only to rules that end.
+Rules that no text can complete, such as `root ::= "a" root`, are detected: XGrammar compiles them,
+and the engine then generates until `max_tokens`, or random tokens where none is allowed. A rule is
+complete if one of its alternatives refers only to complete rules.
 
 XGrammar misreads some guides. Texts of its parsers end at U+0000, and an escape of that character
-takes in the digits behind it. XGrammar (0.1.21 to 0.1.32) prints U+0001 to U+001F, where C has no
-letter for it, and U+007F to U+00FF as ``\x`` with two hexadecimal digits and reads the result
-again, with any digits that follow: ``Größe`` becomes ``Grö`` and U+0DFE. Affected are brackets in
+includes the following digits. XGrammar (0.1.21 to 0.1.32) prints U+0001 to U+001F, where C has no
+letter for it, and U+007F to U+00FF as ``\x`` with two hexadecimal digits, and reads the result
+again with any digits that follow: ``Größe`` becomes ``Grö`` and U+0DFE. This affects brackets in
 regular expressions, whole regular expressions in 0.1.21, and EBNF grammars; those of JSON schemas
 are written so that it does not happen.
 """
@@ -28,14 +28,14 @@ MAX_CHARACTERS = 1 << 16
 
 
 class GuideFault(ValueError):
-    """The guide is invalid; the message has the reason and starts with "it"."""
+    """The guide is invalid; the message gives the reason and starts with "it"."""
 
 
 class CheckedGuide(NamedTuple):
     """A guide that the engine may compile.
 
     Attributes:
-        guide: what the engine takes: for a schema its grammar, except with LLGuidance.
+        guide: the guide for the engine: for a schema its grammar, except with LLGuidance.
         kept_bytes: memory of the compiled guide.
     """
 
@@ -52,14 +52,14 @@ class CheckFailed(RuntimeError):
 
 
 LEAST_BYTES = 1 << 16
-"""Counted for a guide at least: the memory of small ones is lost in a process's pages."""
+"""Minimum charge per guide: smaller allocations vanish in page granularity."""
 
 
 class KeptGuides:
-    """Compiled guides of an engine, by digest, up to a budget.
+    """Compiled guides of an engine by digest, up to a memory budget.
 
     Args:
-        budget_bytes: for all guides together.
+        budget_bytes: budget for all guides together.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -88,7 +88,7 @@ class KeptGuides:
 
 MAX_DEPTH = 100
 MAX_PARTS = 100_000
-"""Parts of a guide with its repetitions written out: `(ab?){9}` has 18."""
+"""Maximum parts of a guide with its repetitions expanded: `(ab?){9}` has 18."""
 
 _MEASURED_CHARACTERS = 4096  # a millisecond
 _CEILING = 10**9  # keeps the numbers small
@@ -103,7 +103,7 @@ def find_excess(guide: Guide) -> str | None:
     """Compare a guide with `MAX_DEPTH` and `MAX_PARTS`.
 
     Returns:
-        What is exceeded, as in `GuideFault`, or None.
+        The exceeded limit, as in `GuideFault`, or None.
 
     Raises:
         ValueError: a JSON schema is not JSON.
@@ -120,7 +120,7 @@ def find_excess(guide: Guide) -> str | None:
 
 
 def estimate_work(guide: Guide) -> int:
-    """Estimate the work of compiling a guide, in parts; of a long text by its length alone."""
+    """Estimate the work to compile a guide, in parts; for a long text, by its length alone."""
     if len(guide.text) > _MEASURED_CHARACTERS:
         return len(guide.text)
     try:
@@ -165,7 +165,7 @@ def _product(parts: int, count: str) -> int:
 
 
 def _measure_schema(schema: Any, level: int = 0) -> tuple[int, int]:
-    """Measure depth and parts of a JSON schema; parts are its objects and list items."""
+    """Measure depth and parts of a JSON schema; its objects and list items are the parts."""
     if not isinstance(schema, dict | list) or level > MAX_DEPTH:
         return level, 0
     depth, parts = level, 1
@@ -180,7 +180,7 @@ def _measure_schema(schema: Any, level: int = 0) -> tuple[int, int]:
     return depth, parts
 
 
-# A rule's name, or whether all are needed of which parts; all of none always ends.
+# A rule's name, or whether all of some parts are needed or one; all of none is complete.
 _Part: TypeAlias = "str | tuple[bool, list[_Part]]"
 _ANY, _ALL = False, True
 _ENDS: _Part = (_ALL, [])
@@ -194,10 +194,10 @@ _RULES = re.compile(
 
 
 def find_endless(guide: Guide) -> str | None:
-    """Find a rule in use that never ends.
+    """Find a rule in use that never completes.
 
     Returns:
-        Its name, or for a JSON schema its reference; None if every rule ends.
+        Its name, or for a JSON schema its reference; None if every rule completes.
 
     Raises:
         ValueError: a JSON schema is not JSON.
@@ -216,7 +216,7 @@ def find_endless(guide: Guide) -> str | None:
     before = -1
     while len(ending) != before:
         before = len(ending)
-        # Deep rules were found last and mostly end first.
+        # Deep rules were found last and mostly complete first.
         ending.update(name for name in reversed(used) if _ends(rules[name], ending))
     return next((name for name in used if name not in ending), None)
 
@@ -250,7 +250,7 @@ def _ends(part: _Part, ending: set[str]) -> bool:
 
 
 def _read_grammar(text: str) -> dict[str, _Part]:
-    """Read rules of XGrammar's EBNF; unknown signs count as text, which ends."""
+    """Read rules of XGrammar's EBNF; unknown symbols count as text, which is complete."""
     rules: dict[str, _Part] = {}
     groups = [_Group()]  # the open ones
     for token in _RULES.finditer(text):
@@ -275,7 +275,7 @@ def _read_grammar(text: str) -> dict[str, _Part]:
 
 
 class _Group:
-    """Alternatives between brackets, or of a rule; `part` grows with them."""
+    """Alternatives between brackets or of a rule; `part` grows with them."""
 
     def __init__(self) -> None:
         self._alternatives: list[_Part] = []
@@ -310,7 +310,7 @@ def _resolved(schema: Any, pointer: str) -> Any:
 
 
 def _value(schema: Any) -> _Part:
-    """Describe what a value of a schema needs, as XGrammar reads it: one keyword wins."""
+    """Describe the parts that a value needs, as XGrammar reads them: one keyword wins."""
     if not isinstance(schema, dict):
         return _ENDS
     if isinstance(pointer := schema.get("$ref"), str):
@@ -377,8 +377,8 @@ PAIR = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f-\xff][0-9A-Fa-f]")
 # An unclosed bracket matches up to the end of the text: no match fails, so the search is linear.
 _BRACKETS = re.compile(r"\[(?:\\.?|[^\]\\])*(?:\]|\Z)", re.DOTALL)
 
-# Any escape, so that the backslash of an escaped backslash begins none.
-# XGrammar reads a range from U+0000 right: `[^\x00-\x1f]` is usual.
+# Any escape, so that an escaped backslash does not start one. XGrammar reads a range from U+0000
+# correctly: `[^\x00-\x1f]` is common.
 _ESCAPE = re.compile(
     r"\\(?:(?P<nul>(?:x00+(?!0)|x0(?![0-9A-Fa-f])|u0{4}|u\{0+\}|U0{8}|0)(?!-))|.)", re.DOTALL
 )
@@ -395,10 +395,10 @@ def find_misread_pair(guide: Guide, *, brackets_only: bool) -> str | None:
     """Find two neighbouring characters that XGrammar reads as one.
 
     Args:
-        brackets_only: check regular expressions inside of brackets only.
+        brackets_only: only check brackets in regular expressions.
 
     Returns:
-        The first such pair, or None; always for a JSON schema, whose grammar divides them.
+        The first such pair, or None; always None for a JSON schema, whose grammar separates them.
     """
     places: Iterator[str] = iter([guide.text])
     if guide.language == "json_schema":

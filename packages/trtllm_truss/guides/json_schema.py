@@ -1,14 +1,15 @@
-r"""JSON schemas as grammars in XGrammar's EBNF.
+r"""Convert JSON schemas to grammars in XGrammar's EBNF.
 
-XGrammar converts schemas itself, but 0.1.21 to 0.1.32 break many: a `pattern` with an alternation,
-a quote or a backslash gives text that is not JSON, one without anchors counts as anchored, lengths
-beside it have no effect, keys of `patternProperties` replace those of `properties`, bounds of
-numbers are wrong, strings with a length may hold control characters but no escapes, and references
-with escapes are refused. Other keywords it drops without an error. So every engine gets a grammar
-of ours, whose rules have the shapes of XGrammar's own where these are right: they cost as much.
+XGrammar converts schemas itself, but 0.1.21 to 0.1.32 get many wrong: a `pattern` with an
+alternation, a quote or a backslash gives text that is not JSON, one without anchors counts as
+anchored, lengths next to it have no effect, keys of `patternProperties` replace those of
+`properties`, bounds of numbers are wrong, strings with a length may contain control characters but
+no escapes, and references with escapes are refused. It silently drops other keywords. So every
+engine gets a grammar of ours, whose rules have the shapes of XGrammar's own where these are
+correct, at the same cost.
 
-A grammar is narrower than its schema where JSON has several ways of writing a value, and in the
-cases that docs/openai.md lists. It is wider only by keywords that `Conversion.unkept` names.
+A grammar is narrower than its schema where JSON has several ways to write a value, and in the cases
+listed in docs/openai.md. It is wider only by the keywords in `Conversion.unkept`.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ _RULES = {
     "basic_array": '(("[" BLANKS basic_any (COMMA basic_any)* BLANKS "]") | ("[" BLANKS "]"))',
     "basic_object": '("{" BLANKS basic_string COLON basic_any (COMMA basic_string COLON '
     'basic_any)* BLANKS "}") | "{" BLANKS "}"',
-    # Two rules: XGrammar writes one out that an alternative begins with and that names no other.
+    # Two rules: XGrammar expands one that an alternative starts with and that refers to no other.
     "comma_before_key": '(BLANKS "," blanks_before_key) (= ["])',
     "blanks_before_key": '(AFTER_COMMA) (= ["])',
-    # One character: no half of a surrogate pair.
+    # One character, never a lone surrogate.
     "string_escape": rf'["\\/bfnrt] | "u" ([0-9a-cA-CefEF] {_HEX} | [dD] [0-7]) {_HEX} {_HEX}',
 }
 _NEEDED = {
@@ -102,13 +103,17 @@ _NEEDED = {
 }
 _BLANKS = r"[ \n\t]*"
 _MAX_CHAIN = 128
-"""Characters of a string with a length that may hold escapes: each takes a rule. Above, a class is
-counted, which cannot hold them: XGrammar 0.1.32 takes 15 s to compile a counted choice of a class
-and escapes, and 0.3 s for each token of the answer (49,152 tokens)."""
+"""Maximum characters of a string with a length that may contain escapes: each takes a rule.
+
+Above this, a class is counted, which cannot contain escapes: XGrammar 0.1.32 takes 15 s to compile
+a counted choice of a class and escapes, and 0.3 s per generated token (49,152 tokens).
+"""
 
 _BLOCK = 32
-"""Characters of the smallest block of long strings. One of 16 halves the time to compile again, and
-adds as much to that of an answer."""
+"""Size in characters of the smallest block of long strings.
+
+With 16, recompiling takes half the time, but generating takes as much longer.
+"""
 
 
 class Conversion(NamedTuple):
@@ -128,7 +133,7 @@ def convert_schema(schema: str, *, any_blanks: bool) -> Conversion:
 
     Args:
         schema: JSON.
-        any_blanks: allow blanks between the parts of an answer, instead of one after each comma
+        any_blanks: allow blanks between the parts of the output, instead of one after each comma
             and colon.
 
     Raises:
@@ -139,7 +144,7 @@ def convert_schema(schema: str, *, any_blanks: bool) -> Conversion:
 
 
 class _Impossible(Exception):
-    """No value fits a part of the schema; the message says why."""
+    """No value fits a part of the schema; the message gives the reason."""
 
 
 class _Converter:
@@ -164,7 +169,7 @@ class _Converter:
         return Conversion("\n".join(rules) + "\n", tuple(self._unkept))
 
     def _basic(self, name: str) -> str:
-        """Return the name of a common rule, and add it with those that it needs."""
+        """Return the name of a common rule, adding it with the rules that it needs."""
         if name not in self._rules:
             body = _RULES[name].replace("AFTER_COMMA", self._blanks or '" "')
             body = body.replace("BLANKS", self._blanks)
@@ -189,7 +194,7 @@ class _Converter:
         self._unkept[keyword] = None
 
     def _value(self, schema: Any, name: str) -> str:
-        """Return the grammar of the values of a schema.
+        """Return the grammar of a schema's values.
 
         Raises:
             _Impossible: there are none.
@@ -232,7 +237,7 @@ class _Converter:
         return " | ".join(dict.fromkeys(found))
 
     def _choice(self, schema: Schema, keyword: str, name: str) -> str:
-        """Follow a reference, or take one of several schemas, together with what stands beside."""
+        """Follow a reference or one of several schemas, together with the keywords next to it."""
         beside = {key: schema[key] for key in schema if key in (*OF_VALUES, *CHOICES)}
         target = beside.pop(keyword)
         unevaluated = {key: beside.pop(key) for key in UNEVALUATED if key in beside}
@@ -278,7 +283,7 @@ class _Converter:
         beside = {key: schema[key] for key in schema if key in (*OF_VALUES, *CHOICES)}
         kept = [value for value in values if self._value_fits(value, beside, keyword)]
         if not kept:
-            raise _Impossible(f"no value of {keyword} fits what stands beside it")
+            raise _Impossible(f"no value of {keyword} fits the keywords next to it")
         return " | ".join(dict.fromkeys(map(self._constant, kept)))
 
     def _constant(self, value: Any) -> str:
@@ -296,7 +301,7 @@ class _Converter:
         return write_literal(json.dumps(value, ensure_ascii=False))
 
     def _value_fits(self, value: Any, beside: Schema, keyword: str) -> bool:
-        """Return whether a value of `enum` or `const` fits the keywords beside it."""
+        """Return True if a value of `enum` or `const` fits the keywords next to it."""
         if "type" in beside and not types_of(beside) & types_of_value(value):
             return False
         for key in beside:
@@ -308,7 +313,7 @@ class _Converter:
         return True
 
     def _keyword_fits(self, value: Any, key: str, wanted: Any) -> bool | None:
-        """Return whether a value fits a keyword; None if it is unknown."""
+        """Return True if a value fits a keyword; None if the keyword is unknown."""
         if key == "type":
             return True
         kind = next((kind for kind, keys in KEYWORDS.items() if key in keys), None)
@@ -394,10 +399,10 @@ class _Converter:
 
         Args:
             nodes: expressions that match it.
-            least: its least number of characters.
-            most: the largest.
-            names: texts that it is not.
-            absent: expressions that do not match it.
+            least: minimum number of characters.
+            most: maximum number of characters.
+            names: texts that it must not be.
+            absent: expressions that must not match it.
         """
         key = repr((nodes, least, most, sorted(names), absent))
         if key not in self._texts:
@@ -450,8 +455,8 @@ class _Converter:
     def _long(self, chars: str, least: int, most: int) -> str:
         """Return the grammar of so many characters and the quote, as blocks of characters.
 
-        XGrammar 0.1.32 takes 4.5 s for a count above 128 and 26 kB for each state; blocks take
-        2 s, and all strings of the schema have them in common (49,152 tokens).
+        XGrammar 0.1.32 takes 4.5 s for a count above 128, and 26 kB per state; blocks take 2 s, and
+        all strings of the schema share them (49,152 tokens).
         """
         parts = [self._block(chars, size) for size in _powers(least)]
         few = least % _BLOCK
@@ -459,7 +464,7 @@ class _Converter:
         return " ".join((*parts, self._at_most(chars, most - least)))
 
     def _block(self, chars: str, size: int) -> str:
-        """Return the rule of so many characters: `_BLOCK`, or two blocks of half the size."""
+        """Return the rule for so many characters: `_BLOCK`, or two blocks of half the size."""
         if size == _BLOCK:
             body = " ".join([chars] * size)
         else:
@@ -468,7 +473,7 @@ class _Converter:
         return self._shared_rule(("block", chars, size), f"chars_{size}", body)
 
     def _at_most(self, chars: str, most: int) -> str:
-        """Return the rule of at most so many characters and the quote."""
+        """Return the rule for at most so many characters and the quote."""
         name = f"chars_to_{most}"
         if most < _BLOCK:
             body = f'"\\"" | {chars} {self._at_most(chars, most - 1)}' if most else '"\\""'
@@ -479,7 +484,7 @@ class _Converter:
         return self._shared_rule(("at most", chars, most), name, body)
 
     def _shared_rule(self, key: tuple[Any, ...], name: str, body: str) -> str:
-        """Return the name of a rule that several strings have, and add it once."""
+        """Return the name of a rule that several strings share, adding it once."""
         if (known := self._texts.get(key)) is None:
             known = self._texts[key] = self._named_rule(name, body)
         return known
@@ -493,7 +498,7 @@ class _Converter:
         names: Collection[str],
         absent: tuple[Node, ...],
     ) -> str | None:
-        """Leave out a condition of a string whose automaton would be too large."""
+        """Drop a condition of a string whose automaton would be too large."""
         if least or most is not None:
             self._note(f"{'maxLength' if most is not None else 'minLength'} beside such a pattern")
             return self._text(name, nodes, names=names, absent=absent)
@@ -526,7 +531,7 @@ class _Converter:
         least = max(0, least - len(values))
         most = None if most is None else most - len(values)
         if rest is None and least:
-            raise _Impossible("minItems is above the number of items that may be")
+            raise _Impossible("minItems is above the possible number of items")
         listed = self._listed(rest, least, most, bool(values)) if rest else '""'
         parts = f" {self._comma} ".join(values)
         full = f'"[" {self._blanks} {parts} {listed} {self._blanks} "]"'
@@ -539,7 +544,7 @@ class _Converter:
         return self._rule(name, self._value(schema, name))
 
     def _listed(self, item: str, least: int, most: int | None, has_before: bool) -> str:
-        """Return the grammar of a list, without an empty one if nothing stands before it."""
+        """Return the grammar of a list, without the empty one if no item precedes it."""
         if most == 0:
             return '""'
         if has_before:
@@ -555,9 +560,9 @@ class _Converter:
 
 
 class _Object:
-    """Writes the grammar of an object: the named members in their order, then further ones.
+    """Writes the grammar of an object: named members in order, then further ones.
 
-    A rule stands for the members from one place on, behind so many others.
+    A rule represents the members from one position on, after so many others.
     """
 
     def __init__(self, converter: _Converter, schema: Schema, name: str) -> None:
@@ -614,7 +619,7 @@ class _Object:
             has_pattern = any(
                 matches(node, name, is_possible=True) for node, _ in self._patterns.values()
             )
-            self._named[name] = True if has_pattern else further  # True: what its pattern says
+            self._named[name] = True if has_pattern else further  # True: according to its pattern
 
     def _apply_patterns(self) -> None:
         for name, schema in self._named.items():
@@ -653,7 +658,7 @@ class _Object:
         self._last_required = max(required, default=-1)
         body = self._body()
         if body is None:
-            raise _Impossible("required or minProperties asks for more members than may be")
+            raise _Impossible("required or minProperties asks for more members than are possible")
         blanks = self._to._blanks
         is_empty = not self._least and self._last_required < 0
         empty = f'"{{" {blanks} "}}"'
@@ -663,7 +668,7 @@ class _Object:
         return f"({whole}) | {empty}" if is_empty else whole
 
     def _further_members(self) -> str | None:
-        """Return the grammar of a member that is not named; None if there is none."""
+        """Return the grammar of an unnamed member; None if there is none."""
         found = []
         nodes = [node for node, _ in self._patterns.values()]
         kinds = [
@@ -696,10 +701,10 @@ class _Object:
         return self._to._rule(f"{self._name}_member", " | ".join(found))
 
     def _told_apart(self) -> tuple[str, ...]:
-        """Return the names that a further member may not have, since their values are others.
+        """Return the names that a further member may not have, because their values differ.
 
-        Each of their beginnings costs XGrammar as much time as a string of any text. With
-        `minProperties` a further member has to count, which one that repeats a name does not.
+        Each of their prefixes costs XGrammar as much time as a string of any text. With
+        `minProperties` a further member must count, which one with a repeated name does not.
         """
         if self._least or self._further is False:
             return tuple(self._named)
@@ -711,7 +716,7 @@ class _Object:
         )
 
     def _tails_reached(self) -> list[set[int]]:
-        """Return for each place the numbers of the members that `_tail` may begin with."""
+        """Return for each position the numbers of members that `_tail` may start with."""
         reached: list[set[int]] = [set() for _ in range(len(self._pairs) + 1)]
         reached[0].add(1)
         for place, (_, _, is_required) in enumerate(self._pairs):
@@ -721,10 +726,10 @@ class _Object:
         return reached
 
     def _body(self) -> str | None:
-        """Return the grammar of the members; empty if none may be, None if no object fits.
+        """Return the grammar of the members; empty if none are possible, None if no object fits.
 
-        Rules are written from the last member on: each needs those behind it alone, and a recursion
-        from the first one would end at Python's limit, with a thousand members.
+        Rules are written from the last member on, because each needs only those after it; a
+        recursion from the first one would reach Python's limit with a thousand members.
         """
         if self._most != 0:
             reached = self._tails_reached()
@@ -737,14 +742,14 @@ class _Object:
         return None if self._least or self._last_required >= 0 else ""
 
     def _tail(self, place: int, number: int) -> str | None:
-        """Return the grammar of the members from a place on, at least one.
+        """Return the grammar of the members from a position on, at least one.
 
         Args:
-            place: of the first that may be.
-            number: how many members there are with the first of them, see `_next`.
+            place: position of the first possible member.
+            number: number of members up to and including the first of them, see `_next`.
 
         Returns:
-            None if none may be.
+            None if none are possible.
         """
         if self._most is not None and number > self._most:
             return None
@@ -760,7 +765,7 @@ class _Object:
         return self._tails[place, number]
 
     def _taken(self, place: int, number: int) -> str | None:
-        """Return the grammar of the member at a place and those behind it; None if none may be."""
+        """Return the grammar of the member at a position and those after it; None if impossible."""
         parts = []
         while True:
             parts.append(self._pair(place))
@@ -775,7 +780,10 @@ class _Object:
         return None if rest is None else " ".join((*parts, rest))
 
     def _pair(self, place: int) -> str:
-        """Return the grammar of a member; of an optional one a rule, which compiles by itself."""
+        """Return the grammar of a member.
+
+        For an optional one a rule, which is compiled separately.
+        """
         key, value, is_required = self._pairs[place]
         pair = f"{key} {self._to._colon} {value}"
         if is_required:
@@ -785,15 +793,15 @@ class _Object:
         return self._optional[place]
 
     def _next(self, number: int) -> int:
-        """Return the number of the next member; without `maxProperties` it stays at the least."""
+        """Return the number of the next member; without `maxProperties` it stays at the minimum."""
         return number + 1 if self._most is not None else min(number + 1, max(1, self._least))
 
     def _behind(self, place: int, number: int) -> str | None:
-        """Return the grammar of a comma and the members from a place on, or of none of them.
+        """Return the grammar of a comma and the members from a position on, or of none of them.
 
-        The comma is a rule of its own, before the choice of a member: in each of its alternatives,
-        or in this rule, XGrammar would try the tokens that begin with blanks on all members that
-        may follow. A thousand took it 20 s.
+        The comma is a separate rule before the choice of a member: within each alternative, or in
+        this rule, XGrammar would try tokens that start with blanks on all members that may follow.
+        With a thousand members this took 20 s.
         """
         is_end = number >= self._least and self._last_required < place
         tail = self._tail(place, self._next(number))
@@ -810,7 +818,7 @@ class _Object:
     def _extras(self, number: int) -> str | None:
         """Return the grammar of further members, at least one; None if there are none.
 
-        A grammar cannot tell whether keys repeat: only one of them counts for certain.
+        A grammar cannot tell whether keys repeat: only one of them is certain to count.
         """
         if self._extra is None:
             return None
@@ -823,7 +831,7 @@ class _Object:
 
 
 def _implied_type(schema: Schema) -> str | None:
-    """Return the type whose keywords a schema has; other types, which it allows, are left out."""
+    """Return the type whose keywords a schema has, ignoring other types that it allows."""
     has = (kind for kind, keys in KEYWORDS.items() if not schema.keys().isdisjoint(keys))
     return next(has, None)
 
@@ -831,7 +839,7 @@ def _implied_type(schema: Schema) -> str | None:
 def _counted(
     chars: Any, least: int, most: int | None, min_length: int, max_length: int | None
 ) -> tuple[str, int, int | None] | None:
-    """Return a class of characters, and how often it may stand in a string with a length.
+    """Return a class of characters, and how often it may occur in a string with a length.
 
     Returns:
         None if it needs escapes and is short enough for an automaton, or if there is no string.
@@ -848,7 +856,7 @@ def _counted(
 
 
 def _powers(length: int) -> list[int]:
-    """Return the sizes of the blocks of a text, the largest first, without its last characters."""
+    """Return the block sizes of a text, largest first, without its last characters."""
     blocks = length // _BLOCK
     return [_BLOCK << bit for bit in reversed(range(blocks.bit_length())) if blocks >> bit & 1]
 
@@ -862,7 +870,7 @@ def _count(least: int, most: int | None) -> str:
 def write_literal(text: str) -> str:
     """Return a text as a literal of XGrammar's EBNF.
 
-    It is divided between two characters that XGrammar would read as one (see `guide`).
+    It is split between two characters that XGrammar would read as one (see `guide`).
     """
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + PAIR.sub(lambda pair: f'{pair.group()[0]}" "{pair.group()[1]}', escaped) + '"'

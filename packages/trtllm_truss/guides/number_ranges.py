@@ -20,7 +20,7 @@ LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 _MAX_DIGITS = 20
 _TOO_LARGE = Decimal(10**_MAX_DIGITS)
-_FREE_DIGITS = 6  # of a fraction, where no bound decides: as in XGrammar's own rules
+_FREE_DIGITS = 6  # of a fraction, if no bound decides: as in XGrammar's own rules
 _ANY = f"[0-9]{{1,{_FREE_DIGITS}}}"
 _ABOVE_ZERO = f"[0]{{0,{_FREE_DIGITS - 1}}} [1-9] [0-9]{{0,{_FREE_DIGITS - 1}}}"
 _SHOWN_CHARACTERS = 100
@@ -38,7 +38,7 @@ def write_number(schema: Mapping[str, Any], *, is_integer: bool) -> str:
     """Return the grammar of a number between the bounds of a schema.
 
     Raises:
-        GuideFault: a bound is no number, or no number is between the bounds.
+        GuideFault: a bound is not a number, or no number is between the bounds.
     """
     lower, upper = _Bound(-_TOO_LARGE, True), _Bound(_TOO_LARGE, True)
     for name in (*LOWER, *UPPER):
@@ -74,7 +74,7 @@ def _minus(bound: _Bound) -> _Bound:
 
 
 def _rounded(bound: _Bound, rounding: str, is_integer: bool) -> _Bound:
-    """Round a bound inwards, to an integer that is included or to `_MAX_DIGITS` of a fraction."""
+    """Round a bound inwards, to an included integer or to `_MAX_DIGITS` of a fraction."""
     value, is_open = bound
     if abs(value) > _TOO_LARGE:
         return bound
@@ -89,7 +89,7 @@ def _rounded(bound: _Bound, rounding: str, is_integer: bool) -> _Bound:
 
 
 def _magnitudes(lower: _Bound, upper: _Bound, is_integer: bool) -> Iterator[str]:
-    """Yield the grammars of the numbers without a sign between two bounds, none below 0."""
+    """Yield the grammars of unsigned numbers between two bounds, none below 0."""
     if lower.value > upper.value:
         return
     (low, low_digits), (high, high_digits) = _split(lower.value), _split(upper.value)
@@ -106,7 +106,7 @@ def _magnitudes(lower: _Bound, upper: _Bound, is_integer: bool) -> Iterator[str]
 
 
 def _split(value: Decimal) -> tuple[int, str]:
-    """Return the whole part and the digits of the fraction, without zeros at the end."""
+    """Return the integer part and the digits of the fraction, without trailing zeros."""
     whole, _, digits = f"{value:f}".partition(".")
     return int(whole), digits.rstrip("0")
 
@@ -126,7 +126,7 @@ def _wholes(low: int, high: int) -> Iterator[str]:
 
 
 def _same_length(low: str, high: str) -> str:
-    """Return the grammar of the digits between two texts of one length."""
+    """Return the grammar of the digits between two texts of equal length."""
     if low == high:
         return f'"{low}"'
     rest, first, last = len(low) - 1, int(low[0]), int(high[0])
@@ -153,12 +153,12 @@ def _with_fraction(whole: int, fraction: tuple[bool, str]) -> Iterator[str]:
 
 
 def _fraction(lower: _Digits | None, upper: _Digits | None) -> tuple[bool, str]:
-    """Return whether a fraction may end here, and the grammar of its next digits, if any may come.
+    """Return whether a fraction may end here, and the grammar of its possible next digits.
 
     Args:
-        lower: the digits that are left of the lower bound, and whether it is excluded; None if the
-            digits before are above it.
-        upper: the same for the upper bound.
+        lower: remaining digits of the lower bound, and whether it is excluded; None if the digits
+            so far are above it.
+        upper: likewise for the upper bound.
     """
     lower = None if lower == ("", False) else lower
     if lower is None and upper is None:
@@ -181,7 +181,7 @@ def _fraction(lower: _Digits | None, upper: _Digits | None) -> tuple[bool, str]:
 def _after(
     digit: int, lower: _Digits | None, upper: _Digits | None
 ) -> tuple[_Digits | None, _Digits | None] | None:
-    """Return what is left of the bounds after a digit; None if it is outside of them."""
+    """Return the rest of the bounds after a digit; None if the digit is outside of them."""
     left: list[_Digits | None] = []
     for bound, inwards in ((lower, 1), (upper, -1)):
         if bound is None:

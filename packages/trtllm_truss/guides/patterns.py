@@ -1,13 +1,13 @@
-r"""Regular expressions of JSON schemas, and the grammars of the JSON strings that match them.
+r"""Regular expressions in JSON schemas, and the grammars of matching JSON strings.
 
-A value may have to match several expressions, forbidden names and a length at once. They are run
-side by side as one automaton over classes of characters, which is made small and written as a
-grammar with a rule for each state. An expression of the whole text that needs no escapes is written
-as it is.
+A value may have to match several expressions, forbidden names and a length at once. They run side
+by side as one automaton over classes of characters, which is minimized and written as a grammar
+with a rule for each state. An expression for the whole text that needs no escapes is written
+unchanged.
 
-Expressions have the meaning that ECMA 262 and Python's `re` have in common: what a class holds in
-only one of the two (`\d` beyond ASCII, `.` and U+2028) is not generated. What they disagree on, and
-what no automaton has (references to groups, looking ahead or behind, `\b`, `\p`), is refused.
+Expressions have the meaning shared by ECMA 262 and Python's `re`: characters that a class contains
+in only one of the two (`\d` beyond ASCII, `.` and U+2028) are not generated. Constructs on which
+they disagree, or that no automaton supports (back-references, lookaround, `\b`, `\p`), are refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 Chars: TypeAlias = tuple[tuple[int, int], ...]
-"""Ranges of code points, both ends included, in order and apart from each other."""
+"""Ranges of code points, both ends included, sorted and disjoint."""
 
 MAX_STATES = 400
 _MAX_PREFIXES = 16
-"""Beginnings of names that are told apart. Each is a state, and costs XGrammar 0.1.32 as much time
-to compile as a string of any text: no grammar that tells names apart has fewer."""
+"""Maximum number of name prefixes to distinguish.
+
+Each is a state, and costs XGrammar 0.1.32 as much compile time as a string of any text: no grammar
+that distinguishes names has fewer.
+"""
 
 _MAX_PARTS = 20_000
 _LAST = 0x10FFFF
@@ -32,7 +35,7 @@ _ALL: Chars = ((0, 0xD7FF), (0xE000, _LAST))
 
 
 class Unsupported(ValueError):
-    """The expression has something that cannot be followed; the message names it."""
+    """The expression contains something unsupported; the message names it."""
 
 
 class TooManyStates(ValueError):
@@ -77,8 +80,8 @@ class _Class(NamedTuple):
     """A class of characters.
 
     Attributes:
-        sure: the characters that it holds in both languages.
-        possible: those that it holds in at least one of them.
+        sure: characters that it contains in both languages.
+        possible: characters that it contains in at least one of them.
     """
 
     sure: Chars
@@ -87,7 +90,7 @@ class _Class(NamedTuple):
 
 _DIGIT = chars_of((0x30, 0x39))
 _WORD = chars_of((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
-# Blocks without digits of category Nd, and blocks of punctuation and arrows alone.
+# Blocks without digits of category Nd, and blocks of punctuation and arrows only.
 _NO_DIGITS = chars_of((0x80, 0x65F), (0x1C80, 0xA61F), (0xAC00, 0xD7FF), (0xE000, 0xFF0F))
 _NO_WORDS = chars_of((0x2010, 0x2027), (0x2030, 0x203E), (0x2190, 0x21FF), (0x3001, 0x3003))
 _SPACE = chars_of((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x2000, 0x200A))
@@ -250,7 +253,7 @@ class _Parser:
 
 
 def node_of_texts(texts: Collection[str]) -> Node:
-    """Return an expression for some texts."""
+    """Return an expression that matches the given texts."""
     every = [("cat", [("chars", _texts(each), _texts(each)) for each in text]) for text in texts]
     return ("cat", [("begin",), ("alt", every), ("end",)])
 
@@ -264,7 +267,7 @@ def _number(digits: str) -> int:
 def _literal(character: str) -> Chars:
     code = ord(character)
     if 0xD800 <= code < 0xE000:
-        raise Unsupported("half of a surrogate pair")
+        raise Unsupported("a lone surrogate")
     return ((code, code),)
 
 
@@ -280,10 +283,10 @@ ANY_TEXT: Node = ("cat", [("begin",), ("repeat", ("chars", _ALL, _ALL), 0, None)
 
 
 def parse_pattern(text: str) -> Node:
-    """Read an expression.
+    """Parse an expression.
 
     Raises:
-        Unsupported: it has something that cannot be followed.
+        Unsupported: it contains something unsupported.
         TooManyStates: it repeats something more than a million times.
     """
     return _Parser(text).parse()
@@ -295,14 +298,14 @@ class _Part:
     start: Any
 
     def sets(self) -> Iterator[Chars]:
-        """Yield the sets of characters that it tells apart."""
+        """Yield the sets of characters that it distinguishes."""
         yield from ()
 
     def prepare(self, members: Callable[[Chars], frozenset[int]]) -> None:
-        """Take the function from a set of characters to the classes in it."""
+        """Receive the function from a set of characters to its classes."""
 
     def step(self, state: Any, kind: int) -> Any:
-        """Return the state behind a character; None if no further text can fulfil it."""
+        """Return the state after a character; None if no further text can meet the condition."""
         raise NotImplementedError
 
     def accepts(self, state: Any) -> bool:
@@ -310,12 +313,12 @@ class _Part:
 
 
 class Matching(_Part):
-    """The expression is found in the text, or with `is_negated` nowhere.
+    """The expression occurs in the text or, with `is_negated`, does not.
 
-    States are sets of places in the expression, and whether the text has begun.
+    States are sets of positions in the expression, and whether the text has begun.
 
     Args:
-        is_possible: it is found in one of the two languages at least.
+        is_possible: it matches in at least one of the two languages.
     """
 
     def __init__(
@@ -344,7 +347,7 @@ class Matching(_Part):
         if kind == "chars":
             self._edges[begin].append((node[2 if self._is_possible else 1], end))
         elif kind in ("begin", "end"):
-            if kind == "end" and self._is_possible:  # Python's $ matches before a line break, too
+            if kind == "end" and self._is_possible:  # Python's $ also matches before a line break
                 after = self._place()
                 self._edges[begin].append((_texts("\n"), after))
                 self._jumps[after].append((kind, end))
@@ -407,7 +410,7 @@ class Matching(_Part):
         return (self._end in self._closed(places, allowed)) is not self._is_negated
 
     def finds(self, text: str) -> bool:
-        """Return whether a text fulfils the condition."""
+        """Return True if a text meets the condition."""
         places = self._closed({0}, {"begin"})
         for character in text:
             reached = {
@@ -421,7 +424,7 @@ class Matching(_Part):
 
 
 def matches(node: Node, text: str, *, is_possible: bool = False) -> bool:
-    """Return whether an expression matches a text somewhere.
+    """Return True if an expression matches a text somewhere.
 
     Args:
         is_possible: see `Matching`.
@@ -452,8 +455,8 @@ class Lengths(_Part):
 class NoneOf(_Part):
     """The text is none of some names.
 
-    Names of many characters together are told apart by their first ones only: no text that begins
-    with these is taken then.
+    Long names are distinguished by their first characters only: no text with these prefixes is
+    allowed then.
     """
 
     start = ""
@@ -497,20 +500,20 @@ class Automaton:
     """A minimal automaton.
 
     Attributes:
-        moves: for each state the characters that lead to others; state 0 is the first.
-        accepting: the states in which a text may end.
+        moves: for each state, the characters that lead to others; state 0 is the first.
+        accepting: states in which a text may end.
     """
 
     moves: list[dict[int, Chars]]
     accepting: frozenset[int]
 
     def accepts_all(self, state: int) -> bool:
-        """Return whether any text may follow a state."""
+        """Return True if any text may follow a state."""
         return state in self.accepting and self.moves[state] == {state: _ALL}
 
 
 def run_together(parts: Sequence[_Part], max_states: int = MAX_STATES) -> Automaton | None:
-    """Return the automaton of the texts that fulfil all conditions; None if there are none.
+    """Return the automaton of the texts that meet all conditions; None if there are none.
 
     Raises:
         TooManyStates: it needs more states.
@@ -548,7 +551,7 @@ def run_together(parts: Sequence[_Part], max_states: int = MAX_STATES) -> Automa
 
 
 def _split(sets: Iterator[Chars]) -> tuple[list[Chars], Callable[[Chars], frozenset[int]]]:
-    """Divide all characters into the classes that sets tell apart."""
+    """Divide all characters into the classes that the sets distinguish."""
     known = list(dict.fromkeys(sets))
     edges = {0, 0xD800, 0xE000}
     for chars in known:
@@ -633,17 +636,20 @@ _ANY_RAW = r"[^\0-\x1f\"\\]"
 _RAW = negate(unite(chars_of((0, 0x1F)), _texts('"\\')))
 _BEYOND_ASCII = negate(_ASCII)
 _MAX_COUNT = 128
-"""Counts above which XGrammar 0.1.32 allows tokens such as `."` that end a repetition of a class
-with characters of three bytes, and then something else; but not if the class is a negated one."""
+"""Largest count of a class with three-byte characters.
+
+Above it, XGrammar 0.1.32 allows tokens such as `."` that end a repetition of such a class, followed
+by something else; negated classes are not affected.
+"""
 
 
 def write_chars(chars: Chars) -> list[str]:
-    """Return the alternatives of one character in a JSON string, as XGrammar's EBNF.
+    """Return the alternatives for one character in a JSON string, as XGrammar's EBNF.
 
     Characters that JSON forbids in a string are written as the shortest escapes.
     """
     raw = intersect(chars, _RAW)
-    # In order: XGrammar reads a character from U+007F to U+00FF and a digit behind it as one.
+    # In this order: XGrammar reads a character from U+007F to U+00FF and a following digit as one.
     found = [f"[{''.join(_written(*each) for each in raw)}]"] if raw else []
     if _is_all_beyond_ascii(raw):
         others = intersect(negate(raw), ((0x20, 0x7F),))
@@ -669,7 +675,7 @@ def _is_all_beyond_ascii(chars: Chars) -> bool:
 
 
 def can_count(chars: Chars, least: int, most: int | None) -> bool:
-    """Return whether a class can be written with a count; see `_MAX_COUNT`."""
+    """Return True if a class can be written with a count; see `_MAX_COUNT`."""
     is_short = max(least, most or 0) <= _MAX_COUNT
     return is_short or chars[-1][1] < 0x800 or _is_all_beyond_ascii(chars)
 
@@ -687,14 +693,14 @@ def _code(code: int) -> str:
 
 
 def write_automaton(automaton: Automaton, name: str, any_rest: str, escape: str) -> dict[str, str]:
-    """Return the rules of an automaton, the first of which is `name`; they end with the quote.
+    """Return the rules of an automaton, ending with the quote; `name` is the first one.
 
-    A rule for each character, not a repetition of one rule: XGrammar knows in advance which tokens
-    of several characters go on in a rule, but not what follows it.
+    Each character has a rule, instead of a repetition of one rule: XGrammar knows in advance which
+    multi-character tokens continue in a rule, but not which may follow it.
 
     Args:
-        any_rest: the rule of any characters up to the quote.
-        escape: the rule of any escape behind its backslash.
+        any_rest: rule for any characters up to the quote.
+        escape: rule for any escape after its backslash.
     """
     if automaton.accepts_all(0):
         return {name: any_rest}
@@ -716,7 +722,7 @@ def write_automaton(automaton: Automaton, name: str, any_rest: str, escape: str)
 
 
 def write_anchored(node: Node) -> str | None:
-    """Return an expression of the whole text as EBNF; None if it is none, or needs escapes."""
+    """Return an expression for the whole text as EBNF; None if it is not one, or needs escapes."""
     return _write_choices(node, None)
 
 
@@ -752,7 +758,7 @@ def _write(node: Node, *, drops_escapes: bool) -> str:
     """Return a part of an expression as EBNF.
 
     Args:
-        drops_escapes: leave escapes out where a class has other characters, too.
+        drops_escapes: omit escapes if a class has other characters too.
     """
     kind = node[0]
     if kind == "chars":
@@ -784,7 +790,7 @@ def _write(node: Node, *, drops_escapes: bool) -> str:
 
 
 def repeated_class(node: Node) -> tuple[Chars, int, int | None] | None:
-    """Return the class and its counts of an expression such as `^[a-z]{2,}$`; None for others."""
+    """Return class and counts of an expression such as `^[a-z]{2,}$`; None for others."""
     parts = node[1] if node[0] == "cat" else []
     if len(parts) != 3 or parts[0] != ("begin",) or parts[2] != ("end",):
         return None
@@ -840,7 +846,7 @@ FORMATS = {
     "json-pointer": _format(_POINTER),
     "relative-json-pointer": _format(rf"(0|[1-9]\d*)(#|{_POINTER})"),
 }
-"""The formats that are followed, as expressions; without the lengths of months and of host names.
+"""The supported formats as expressions, without the lengths of months and host names.
 
 Sources: RFC 3339 (dates, times, and durations in its appendix A), 5321 and 1123 (mail, hosts), 4291
 (IPv6), 3986 (URIs), 6570 (templates) and 6901 (pointers).

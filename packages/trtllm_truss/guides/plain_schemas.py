@@ -1,10 +1,9 @@
-"""Schemas whose grammars cannot become ambiguous, so a few tokens show what a long trial would.
+"""Detect schemas whose grammars cannot become ambiguous, for which a few tokens suffice as a trial.
 
-A token takes longer than the one before where the parser follows ever more readings of a text.
-In the grammar of a plain schema the next character decides between the alternatives, except among
-names and values that begin alike, which end. There are never more readings than names, values and
-choices at the root. Patterns, lengths, counts, further keys and choices of one type have no such
-bound.
+Tokens become slower if the parser follows more and more readings of a text. In the grammar of a
+plain schema, the next character decides between the alternatives, except for names and values with
+a common prefix, which end. There are never more readings than names, values and choices at the
+root. Patterns, lengths, counts, further keys and choices of one type have no such limit.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from trtllm_truss.guides.schema_parts import (
     types_of,
 )
 
-_MAX_CHOICES = 64  # at the root: a call of one of so many tools
+_MAX_CHOICES = 64  # at the root: a call of one of this many tools
 _DEFINITIONS = ("$defs", "definitions")
 _PLAIN = {"type", "properties", "required", "items", "additionalProperties", *OF_NUMBERS}
 _EFFECTIVE = {*OF_VALUES, *CHOICES, *WITHOUT_EFFECT}
 
 
 def is_plain(schema: Any) -> bool:
-    """Return whether a schema that was converted is plain."""
+    """Return True if a converted schema is plain."""
     if not isinstance(schema, Mapping):
         return isinstance(schema, bool)
     references = References(schema)
@@ -69,13 +68,13 @@ def _is_plain(schema: Any, references: References) -> bool:
 
 
 def _is_definition(pointer: Any) -> bool:
-    """Return whether `is_plain` looks at what a reference names."""
+    """Return True if `is_plain` visits the target of a reference."""
     parts = pointer.split("/") if isinstance(pointer, str) else []
     return len(parts) == 3 and parts[0] == "#" and parts[1] in _DEFINITIONS
 
 
 def _differ_at_once(choices: Any, references: References) -> bool:
-    """Return whether the first character of a value tells which of the choices it can be."""
+    """Return True if the first character of a value determines the choice."""
     seen: set[str] = set()
     for choice in choices if isinstance(choices, list) else [None]:
         named = references.followed(choice)

@@ -1,4 +1,4 @@
-"""The parts of JSON schemas: their keywords, references, and schemas of values that fit several."""
+"""The parts of JSON schemas: keywords, references, and merged schemas."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def find_foreign_reference(schema: str) -> str | None:
-    """Find a reference that is not followed: to another document, or to an anchor.
+    """Find an unsupported reference: to another document, or to an anchor.
 
     Raises:
         ValueError: the schema is not JSON.
@@ -82,10 +82,10 @@ class References:
         self._root = root
 
     def resolve(self, pointer: Any) -> Any:
-        """Return the part that a JSON pointer in a fragment names (RFC 6901).
+        """Return the part that a JSON pointer in a fragment refers to (RFC 6901).
 
         Raises:
-            GuideFault: it names none.
+            GuideFault: it refers to none.
         """
         part = self._root
         try:
@@ -94,15 +94,15 @@ class References:
                 part = part[int(key)] if isinstance(part, list) else part[key]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise GuideFault(
-                f"its $ref {shown(pointer)} names no part of it; correct the reference."
+                f"its $ref {shown(pointer)} refers to no part of it; correct the reference."
             ) from None
         return part
 
     def merged(self, schemas: Sequence[Any], unevaluated: Schema | None = None) -> Any:
-        """Return one schema for values that fit all; None if there is none in these keywords.
+        """Return one schema for values that fit all; None if these keywords cannot express it.
 
         Args:
-            unevaluated: keywords for what none of them names.
+            unevaluated: keywords for members that none of the schemas names.
         """
         whole: Any = True
         for schema in schemas:
@@ -130,7 +130,7 @@ class References:
         )
 
     def followed(self, schema: Any) -> Any:
-        """Return what a reference names, through a hundred references at most."""
+        """Return the target of a reference, following a hundred references at most."""
         for _ in range(_SHOWN_CHARACTERS):
             if not (isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str)):
                 break
@@ -138,7 +138,7 @@ class References:
         return schema
 
     def _differ(self, one: Any, other: Any, level: int = 0) -> bool:
-        """Return whether certainly no value fits both schemas."""
+        """Return True if certainly no value fits both schemas."""
         one, other = self.followed(one), self.followed(other)
         if one is False or other is False:
             return True
@@ -168,7 +168,7 @@ class References:
             for name in required
         ):
             return True
-        # A closed object lacks what the other one requires.
+        # A closed object does not have a member that the other one requires.
         return any(
             [*names_of(b, "required")] and not {*names_of(b, "required")} <= {*known}
             for a, known, b in ((one, members, other), (other, others, one))
@@ -177,7 +177,7 @@ class References:
 
 
 def shown(value: Any) -> str:
-    """Return a value as Python writes it, cut for an error."""
+    """Return a value in Python's notation, shortened for an error."""
     return repr(value)[:_SHOWN_CHARACTERS]
 
 
@@ -244,7 +244,7 @@ def values_of(schema: Schema) -> list[Any] | None:
 
 
 def conditions(schema: Any) -> str:
-    """Return what a schema asks of values, as JSON that is equal for equal conditions."""
+    """Return a schema's conditions on values, as JSON that is equal for equal conditions."""
     if schema is True:
         return "{}"
     if isinstance(schema, Mapping):
@@ -261,7 +261,7 @@ def are_equal(one: Any, other: Any) -> bool:
 
 
 def _merge(one: Any, other: Any) -> Any:
-    """Return a schema for values that fit both; None if these keywords cannot say it."""
+    """Return a schema for values that fit both; None if these keywords cannot express it."""
     for first, second in ((one, other), (other, one)):
         if first is True or first == {}:
             return second
@@ -281,7 +281,7 @@ def _merge(one: Any, other: Any) -> Any:
 
 
 def _depend(first: Schema, second: Schema) -> bool:
-    """Return whether keywords of the first one would cover parts of the second."""
+    """Return True if keywords of the first schema would cover parts of the second."""
     rest = first.get("additionalProperties", first.get("unevaluatedProperties", True))
     adds = not {*mapping(second, "properties")} <= {*mapping(first, "properties")}
     is_closed = rest is not True and (adds or "patternProperties" in second)
@@ -289,7 +289,7 @@ def _depend(first: Schema, second: Schema) -> bool:
 
 
 def _merge_keyword(key: str, one: Any, other: Any) -> Any:
-    """Return the value of a keyword in two schemas; None if no value says both."""
+    """Return the value of a keyword in two schemas; None if no value expresses both."""
     if are_equal(one, other):
         return one
     numbers = all(isinstance(each, int | float) for each in (one, other))

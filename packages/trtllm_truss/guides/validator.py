@@ -49,7 +49,8 @@ _AT_ONCE, _SLOW_AT_ONCE = 2, 1
 _REMEMBERED_GUIDES, _REMEMBERED_CHARACTERS = 256, 2_000_000
 _CLOSED = "Guides are no longer checked."
 _UNKEPT = (
-    "A schema has %s, of which its answer keeps nothing or a part; with strict: true it is refused."
+    "A schema has %s, which the output follows not at all or only in part; with strict: true "
+    "it is refused."
 )
 _SMALL_STACK = 'ulimit -s 4096; exec "$@"'  # KiB; threads of the engine have 8192
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # each arena reserves 64 MiB of address space
@@ -63,7 +64,7 @@ _COMPLAINT_BYTES = 4096
 class _Worker(Child):
     """A child that runs `compiler_worker.serve` in its own session.
 
-    Its standard error is read until it is ready. Later, libraries repeat parts of guides there.
+    Its standard error is read until it is ready. Later, libraries print parts of guides there.
 
     Args:
         program: Python's arguments.
@@ -99,7 +100,7 @@ class _Worker(Child):
         super().__init__(process, on_line=self._take, on_exit=self._end, name="guides")
 
     def wait_until_ready(self) -> bool:
-        """Wait until its vocabulary is loaded, or until it has ended; return whether it was."""
+        """Wait until the vocabulary is loaded or the worker has exited; return True if loaded."""
         self._ready.wait()
         return self.has_started
 
@@ -112,7 +113,7 @@ class _Worker(Child):
             return file.read().decode(errors="replace").strip()
 
     def send(self, question: Sequence[Any]) -> None:
-        """Send a line; does nothing once the worker has ended."""
+        """Send a line; does nothing once the worker has exited."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
@@ -161,20 +162,20 @@ class _Job:
 class GuideValidator:
     """Validates guides in a compiler worker. Thread-safe.
 
-    `start` starts the worker, or the first guide does. One that ends is replaced at once, but at
-    most one a minute without a guide.
+    `start` or the first guide starts the worker. A worker that exits is replaced at once, but at
+    most once a minute while there are no guides.
 
-    Two guides run at once, by turns the smallest and the oldest; if too many wait, the largest is
-    refused. So a caller with many large guides does not keep out others with small ones. Each
-    first gets 0.4 s of CPU time. A guide that needs more moves to a second queue, which runs one at
-    a time, so quick guides pass slow ones. The last 256 results are cached, of two million
-    characters at most.
+    Two guides run at once, alternating between the smallest and the oldest; if too many wait, the
+    largest is refused. So a caller with many large guides does not block others with small ones.
+    Each first gets 0.4 s of CPU time. A guide that needs more moves to a second queue, which runs
+    one at a time, so quick guides overtake slow ones. The last 256 results are cached, with at most
+    two million characters.
 
     Args:
         program: Python's arguments, which run `compiler_worker.serve`.
         environment: variables of the program; PYTHONPATH is set to this process's search path.
         compile_limit_s: CPU time per guide.
-        clock: the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class GuideValidator:
         self._jobs: dict[bytes, _Job] = {}
         self._known: OrderedDict[bytes, CheckedGuide | str] = OrderedDict()  # or the fault
         self._known_characters = 0
-        self._grammars: dict[int, list[str]] = {}  # the parts that were received
+        self._grammars: dict[int, list[str]] = {}  # the parts received so far
         self._worker: _Worker | None = None
         self._renewed_s = -math.inf
         self._clock = clock
@@ -204,7 +205,7 @@ class GuideValidator:
         self._closed = False
 
     def check(self, guide: Guide) -> Future[CheckedGuide]:
-        """Queue a guide and return at once; hashes its text, and reads 4,096 characters at most.
+        """Queue a guide and return at once; hashes its text, and reads at most 4,096 characters.
 
         Returns:
             A future, whose exception is `GuideFault`, `TooManyGuides` or `CheckFailed`. Cancelling
@@ -229,7 +230,7 @@ class GuideValidator:
         return result
 
     def start(self) -> threading.Thread:
-        """Start the program in a thread, which ends once it is warm, or has failed."""
+        """Start the program in a thread, which ends once the program is warm or has failed."""
 
         def start() -> None:
             try:
@@ -247,7 +248,7 @@ class GuideValidator:
         return thread
 
     def _has_failed(self, reason: str, complaint: str = "") -> None:
-        """Log that the program cannot be started, and remember it for a minute."""
+        """Log that the program cannot be started, and do not retry for a minute."""
         self._failure = reason
         self._failed_until_s = self._clock() + _FAILURE_KEPT_S
         logger.error("%s Requests with a guide get 503. %s", reason, complaint)
@@ -271,7 +272,7 @@ class GuideValidator:
             self._sender.join()
 
     def _enqueue(self, job: _Job) -> None:
-        """Queue a job; if the queue is full, refuse the one with the most work."""
+        """Queue a job; if the queue is full, refuse the job with the most work."""
         for unwanted in [job for job in self._quick if job.is_unwanted]:
             self._remove(unwanted)
         if len(self._quick) >= MAX_WAITING:
@@ -300,12 +301,12 @@ class GuideValidator:
                 continue
             try:
                 worker = self._start()
-            except (OSError, RuntimeError) as error:  # the last: no thread
+            except (OSError, RuntimeError) as error:  # last: no thread available
                 self._finish(number, GuideVerdict.FAILED, str(error))
                 continue
             worker.wait_until_ready()
             job = self._running.get(number)
-            if job is not None:  # None: the program has ended meanwhile
+            if job is not None:  # None: the program has exited meanwhile
                 limit_s = self._limit_s if job.is_slow else _FIRST_LIMIT_S
                 worker.send([number, limit_s, *job.guide])
 
@@ -338,7 +339,7 @@ class GuideValidator:
         return job
 
     def _start(self) -> _Worker:
-        """Return the program, started if it does not run."""
+        """Return the program, starting it if it is not running."""
         with self._changed:
             if self._closed:
                 raise CheckFailed(_CLOSED)
@@ -362,11 +363,11 @@ class GuideValidator:
             complaint = worker.complaint() if worker else ""
             reason = _ended(status)
             if not self._closed:
-                # A signal, such as that of a host without memory, need not come again.
+                # A signal, such as that of a host out of memory, need not recur.
                 if worker is not None and not worker.has_started and status > 0:
                     self._has_failed(reason, complaint)
                 else:
-                    logger.error("%s Another one is started.", reason)
+                    logger.error("%s Starting another one.", reason)
                     if self._clock() - self._renewed_s > _FAILURE_KEPT_S:
                         self._renewed_s = self._clock()
                         self.start()
@@ -428,7 +429,7 @@ def _outcome(known: CheckedGuide | str) -> CheckedGuide | GuideFault:
 
 
 def _too_many(limit: int) -> TooManyGuides:
-    # "maximum queue size" maps to 429 where the message comes back through Triton.
+    # "maximum queue size" maps to 429 where the message returns through Triton.
     return TooManyGuides(
         f"too many guides wait for their check (maximum queue size {limit}); try again shortly."
     )

@@ -1,6 +1,6 @@
-"""All formats by name: their words, and nothing else.
+"""All formats by name: their words only.
 
-A format is added here. Names are vLLM's, or TensorRT-LLM's, where these have the format.
+Add new formats here. Names are those of vLLM or TensorRT-LLM where these have the format.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _DSML_SECTIONS = ("function_calls>", "tool_calls>", " calls>")
 
 
 def _argument_tags(name: str, after_name: tuple[str, ...] = ()) -> XmlGrammar:
-    """Return the grammar of GLM and its relatives: tags of their own for keys and for values."""
+    """Return the grammar of GLM and its relatives, with separate tags for keys and values."""
     return XmlGrammar(
         after_name=after_name,
         parameters=(f"<{name}_key>",),
@@ -247,10 +247,10 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
         (JsonGrammar(separators=(";", ","), writes_array=True),), line_markers="{["
     ),
 }
-"""Formats of calls by their names in `serving.tool_parser`.
+"""Call formats by their names in `serving.tool_parser`.
 
-`mistral_args` reads the same as `mistral` and forces calls in the form of Small 3.2, and
-`deepseek_v31` is to `deepseek_v3` as that. `json` is for forced calls of formats without JSON.
+`mistral_args` reads the same as `mistral` and forces calls in the form of Small 3.2; `deepseek_v31`
+relates to `deepseek_v3` in the same way. `json` forces calls of formats without JSON.
 
 Sources, by name: the chat templates of NousResearch/Hermes-2-Pro and Qwen/Qwen3 (hermes; vLLM's
 `tool_chat_template_hermes.jinja` writes the arguments before the name),
@@ -367,12 +367,12 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
         dropped=HarmonyFormat().dropped,
     ),
 }
-"""Formats of reasoning by their names in `serving.reasoning_parser`.
+"""Reasoning formats by their names in `serving.reasoning_parser`.
 
-`<think>` is that of DeepSeek R1 to V4, Qwen 3, GLM, Kimi K2, MiniMax M2, Nemotron, EXAONE 4,
-SmolLM3, OLMo 3, LFM2.5, Step 3.5, Ernie 4.5 and Granite 3.3, the last two followed by
-`<response>`. `granite` is that of Granite 3.2; quantized models write `Here's` (vLLM's
+`<think>` is used by DeepSeek R1 to V4, Qwen 3, GLM, Kimi K2, MiniMax M2, Nemotron, EXAONE 4,
+SmolLM3, OLMo 3, LFM2.5, Step 3.5, Ernie 4.5 and Granite 3.3, the last two followed by `<response>`.
+`granite` is used by Granite 3.2; quantized models write `Here's` (vLLM's
 `granite_reasoning_parser`). `reasoning_tags` is for fine-tuned models. The other sources are those
-of the formats of calls, vLLM's `apertus` and `hunyuan_a13b` parsers, and TensorRT-LLM's
+of the call formats, vLLM's `apertus` and `hunyuan_a13b` parsers, and TensorRT-LLM's
 `reasoning_parser.py`.
 """

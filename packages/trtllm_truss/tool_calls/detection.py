@@ -1,8 +1,8 @@
-"""The formats of a model, found by what its chat template makes of marked conversations.
+"""Find a model's formats by rendering marked conversations with its chat template.
 
-A template that shows a call shows its format: the format that reads the call is the model's. One
-that is in no table is made of the text around the call. A template that shows no calls may
-describe their form in the prompt, and then holds its words.
+A template that renders a call reveals its format: the format that can read the call is the model's.
+A format that is in no table is derived from the text around the call. A template that renders no
+calls may describe their form in the prompt, which then contains the format's words.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from trtllm_truss.tool_calls.source import Source
 from trtllm_truss.tool_calls.tool_format import ToolFormat, write_call
 
 DEFAULT = "hermes"
-"""The format of calls for models without a format of their own."""
+"""The call format for models without a format of their own."""
 
 UNKNOWN_CALLS = (
-    "the chat template shows functions, but calls in no format that is known, so they stay in the "
-    "text of answers; name their format in serving.tool_parser, or force calls by tool_choice."
+    "the chat template renders functions, but calls in no known format, so they stay in the "
+    "text; set their format in serving.tool_parser, or force calls by tool_choice."
 )
 
 _TEXT, _REASONING = "Quuxtext", "Quuxreasoning"
@@ -63,7 +63,7 @@ _END_TAG = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 
 
 def describe_formats(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> str:
-    """Name formats in a sentence for the operator."""
+    """Describe formats in a sentence for the operator."""
     calls = "calls stay in the text"
     if tools is not None:
         known = [name for name, form in TOOL_FORMATS.items() if form == tools]
@@ -78,8 +78,8 @@ def describe_formats(tools: ToolFormat | None, reasoning: ReasoningFormat | None
 def find_tool_format(templates: ModelTemplates, tokens: Collection[str] = ()) -> ToolFormat | None:
     """Return the format of calls.
 
-    A template that shows functions but neither calls nor their form leaves the format to the
-    vocabulary. One without tools gets a description of them, and with it the usual format.
+    For a template that renders functions but neither calls nor their form, the vocabulary decides.
+    A template without tools gets a description of them, and with it the usual format.
 
     Returns:
         None if it is not recognized.
@@ -89,7 +89,7 @@ def find_tool_format(templates: ModelTemplates, tokens: Collection[str] = ()) ->
         turn, plain = shown
         known = _reading_format(turn)
         if isinstance(known, MarkerFormat) and not any(w in turn.text for w in known.dropped):
-            return _derived_format(turn, plain) or known  # as bare JSON, behind a marker
+            return _derived_format(turn, plain) or known  # as bare JSON, after a marker
         return known or _derived_format(turn, plain)
     described = _described_format(_prompts(templates, with_tools=True))
     if described is not None:
@@ -98,10 +98,10 @@ def find_tool_format(templates: ModelTemplates, tokens: Collection[str] = ()) ->
 
 
 def _turn_with_call(templates: ModelTemplates) -> tuple[MarkedTurn, str] | None:
-    """Return a turn in which a call shows, and one with a text; None if there is none.
+    """Return a turn that shows a call, and one with a text; None if there is none.
 
-    A template that writes something behind all turns does not show where one begins: the text
-    behind the user's has to do.
+    For a template that writes something after all turns, and so hides where one starts, the text
+    after the user's turn is used.
     """
     turn = templates.marked_turn()
     if turn is not None and turn.calls[0][0] in turn.text:
@@ -125,7 +125,7 @@ def _answer_in_prompt(templates: ModelTemplates, answer: Mapping[str, Any]) -> s
 
 
 def _shows_tools(templates: ModelTemplates) -> bool:
-    """Return whether the template describes functions itself."""
+    """Return True if the template itself describes functions."""
     name = _FUNCTION["function"]["name"]
     if name in _rendered(templates, [_USER], {"tools": [_FUNCTION]}):
         return True
@@ -165,7 +165,7 @@ def _prompts(
     with_tools: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the prompt of a question, in the template's form and as it is."""
+    """Return the prompt of a question, in the template's form and unchanged."""
     tools = [_FUNCTION] if with_tools else None
     prompt = _rendered(templates, [_USER], {**(variables or {}), "tools": tools})
     try:
@@ -180,7 +180,7 @@ def _rendered(
     messages: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the prompt of messages as they are; empty if the template refuses them."""
+    """Return the prompt for unchanged messages; empty if the template refuses them."""
     written = Written([dict(each) for each in messages], {}, "tool_use")
     try:
         return templates.render(written, variables=variables)
@@ -189,7 +189,7 @@ def _rendered(
 
 
 def _taken_out(templates: ModelTemplates) -> ReasoningFormat | None:
-    """Return the format whose reasoning the template takes out of earlier answers."""
+    """Return the format whose reasoning the template removes from earlier turns."""
     for each in REASONING_FORMATS.values():
         content = f"{each.starts[0]}{_REASONING}{each.ends[0]}{_TEXT}"
         prompt = _rendered(templates, [_USER, {"role": "assistant", "content": content}, _USER])
@@ -199,7 +199,7 @@ def _taken_out(templates: ModelTemplates) -> ReasoningFormat | None:
 
 
 def _text_left(form: ToolFormat, turn: MarkedTurn) -> int | None:
-    """Return how much text is left beside the call; None if the format does not read it."""
+    """Return how much text is left besides the call; None if the format cannot read it."""
     ((name, arguments),) = turn.calls
     source = Source()
     emitter = Emitter(source, [Tool(name, {})])
@@ -218,7 +218,7 @@ def _text_left(form: ToolFormat, turn: MarkedTurn) -> int | None:
 
 
 def _reading_format(turn: MarkedTurn) -> ToolFormat | None:
-    """Return the format that reads the call of a turn, and writes it most alike."""
+    """Return the format that reads a turn's call and writes it most similarly."""
     best, fewest = None, (0, 0)
     for name, form in TOOL_FORMATS.items():
         left = _text_left(form, turn) if name != "json" else None
@@ -230,7 +230,7 @@ def _reading_format(turn: MarkedTurn) -> ToolFormat | None:
 
 
 def _unlikeness(form: ToolFormat, turn: MarkedTurn) -> int:
-    """Return how much of the format's own writing of the call the turn lacks, from its end on."""
+    """Return how much of the format's own version of the call the turn lacks, from its end on."""
     ((name, arguments),) = turn.calls
     guides = form.guides([Tool(name, {})], parallel=True)
     if not guides:
@@ -243,10 +243,10 @@ def _unlikeness(form: ToolFormat, turn: MarkedTurn) -> int:
 
 
 def _derived_format(turn: MarkedTurn, plain: str) -> ToolFormat | None:
-    """Make a format of the text around a call.
+    """Derive a format from the text around a call.
 
     Args:
-        plain: the same turn with a text in place of the call.
+        plain: the same turn with a text instead of the call.
     """
     body = _difference(turn.text, plain)
     for derive in (_derive_json, _derive_named):
@@ -257,7 +257,7 @@ def _derived_format(turn: MarkedTurn, plain: str) -> ToolFormat | None:
 
 
 def _difference(text: str, other: str) -> str:
-    """Return the part of a text that another one lacks, with whole tags at its ends."""
+    """Return the part of a text that another one does not have, with whole tags at its ends."""
     begin = len(commonprefix([text, other]))  # noqa: RUF071 - of characters, not of folders
     if (tag := text.rfind("<", 0, begin)) > text.rfind(">", 0, begin):
         begin = tag
@@ -311,7 +311,7 @@ def _end_of_json(text: str, begin: int) -> int | None:
 
 
 def _described_format(prompt: str) -> ToolFormat | None:
-    """Return the format whose words a prompt holds."""
+    """Return the format whose words a prompt contains."""
     best, most = None, 0
     for form in TOOL_FORMATS.values():
         words = {word for word in form.signs | form.special_tokens if word in prompt}
@@ -321,7 +321,7 @@ def _described_format(prompt: str) -> ToolFormat | None:
 
 
 def _count_words(text: str, form: ReasoningFormat) -> int:
-    """Count the format's words in a text; 0 if it holds none that begins or ends reasoning."""
+    """Count the format's words in a text; 0 if it contains none that opens or closes reasoning."""
     own = {*form.starts, *(form.ends if form.is_single else ())}
     if not any(word in text for word in own):
         return 0
@@ -330,7 +330,7 @@ def _count_words(text: str, form: ReasoningFormat) -> int:
 
 
 def _derived_reasoning(turns: Sequence[MarkedTurn]) -> ReasoningFormat | None:
-    """Make a format of the tags around reasoning."""
+    """Derive a format from the tags around reasoning."""
     for turn in turns:
         before, shown, after = turn.text.partition(turn.reasoning)
         start, end = _TAG.search(before), _END_TAG.match(after)

@@ -1,4 +1,4 @@
-"""The events of one answer as they become certain, and text without control words."""
+"""Emit the events of one choice as they become certain, with text free of control words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_truss.tool_calls.events import (
 from trtllm_truss.tool_calls.source import SPACE, SPACES, Emit, Parse, Source, markers_of
 
 MAX_SPACE = 1024
-"""White space that is held until it is known what follows; a longer run counts as text."""
+"""Maximum white space that is held until the following text is known; longer runs count as text."""
 
 _Delta = type[ParsedText] | type[ReasoningDelta] | type[ArgumentsDelta]
 _LONGEST_WORD = 64
@@ -27,15 +27,15 @@ _QUOTES = ("`", '"', "'")
 
 @dataclass(frozen=True)
 class ControlWords:
-    """Words that are no text of an answer.
+    """Words that are not part of a choice's text.
 
     Attributes:
         dropped: never part of the text.
-        starts: begin reasoning. In the text they are text, and so is the word of `ends` that
-            follows.
-        ends: end reasoning. Dropped where none of `starts` precedes, unless it is in quotes.
-        wrappers: pairs around the whole text. The first of a pair is dropped at its beginning, the
-            second then at its end.
+        starts: open reasoning. Inside the text they count as text, and so does the following word
+            of `ends`.
+        ends: close reasoning. Dropped if none of `starts` precedes, unless quoted.
+        wrappers: pairs around the whole text. The first word of a pair is dropped at the start, and
+            then the second at the end.
     """
 
     dropped: frozenset[str] = frozenset()
@@ -45,13 +45,13 @@ class ControlWords:
 
 
 class _TextFilter:
-    """Takes control words out of the text of one answer.
+    """Removes control words from the text of one choice.
 
-    A word that comes about where others were taken out is taken out, too.
+    A word that is formed where others were removed is removed too.
 
     Args:
-        emit: takes the rest.
-        before: returns the end of the text that was emitted, as long as a word.
+        emit: receives the remaining text.
+        before: returns the end of the emitted text, as long as a word.
     """
 
     def __init__(self, words: ControlWords, emit: Emit, before: Callable[[], str]) -> None:
@@ -84,13 +84,13 @@ class _TextFilter:
         next(self._run, None)
 
     def _is_plain(self, text: str) -> bool:
-        """Return whether no word begins or goes on in a text; most text takes this short way."""
+        """Return True if no word starts or continues in a text; most text takes this shortcut."""
         if not self._is_in_text or self._source.has_text() or self._all.starts.search(text):
             return False
         return not (self._is_seam and self._taken_out.unfinished(self._before()))
 
     def flush(self) -> None:
-        """Emit what is held back; no word goes on behind it."""
+        """Emit the held-back text; no word continues after it."""
         if not self._is_idle:
             self._source.end()
             next(self._run, None)
@@ -120,7 +120,7 @@ class _TextFilter:
                 yield from self._read_closer(word)
 
     def _close_seam(self) -> Parse[None]:
-        """Drop the rests of words whose beginnings stand before what was taken out."""
+        """Drop the remainders of words that start before removed text."""
         while self._is_seam:
             self._is_seam = False
             for beginning in self._taken_out.unfinished(self._before()):
@@ -152,18 +152,18 @@ class _TextFilter:
 class Emitter:
     """Collects events between two calls of `drain`.
 
-    Drops white space that is layout: before a call without text in front of it, after the last
-    call, and around the markers of reasoning. Drops control words from the text.
+    Drops white space that is layout: before a call with no text before it, after the last call, and
+    around reasoning markers. Drops control words from the text.
 
     Args:
         source: the source; its held text is dropped when a call is announced.
         tools: the functions that may be called; None allows any name.
-        words: the control words of the answer's formats.
+        words: control words of the choice's formats.
 
     Attributes:
         tools: see above.
-        calls: the number of calls that were announced.
-        line_is_blank: whether the current line has only white space so far.
+        calls: number of announced calls.
+        line_is_blank: the current line has only white space so far.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ class Emitter:
         return self._tools or ()
 
     def find(self, name: str) -> str:
-        """Return the name of the function that a call means; empty if it may not be called.
+        """Return the name of the function that a call refers to; empty if it may not be called.
 
-        Models write the namespace `functions`, which gpt-oss and Kimi have, in other formats too.
+        Models also write the namespace `functions`, from gpt-oss and Kimi, in other formats.
         """
         for each in (name, name.removeprefix("functions.")):
             if each and (self._tools is None or each in self._tools):
@@ -200,7 +200,7 @@ class Emitter:
         return ""
 
     def tool(self, name: str) -> Tool:
-        """Return the function of that name; without parameters if unknown."""
+        """Return the function with that name; without parameters if unknown."""
         return (self._tools or {}).get(name, Tool(name, {}))
 
     def text(self, text: str) -> None:
@@ -233,7 +233,7 @@ class Emitter:
         return self._tail + self._space
 
     def start_text(self, wrapper: str = "") -> None:
-        """Begin a block of text; a line break divides it from the block before.
+        """Start a block of text, separated by a line break from the block before.
 
         Args:
             wrapper: the word at the end of the whole text, which is dropped there.
@@ -245,7 +245,7 @@ class Emitter:
             self._before, self._space = "call", "\n"
 
     def start_reasoning(self) -> None:
-        """Begin a block of reasoning; a line break divides it from the block before."""
+        """Start a block of reasoning, separated by a line break from the block before."""
         self._end_text()
         self._space = "\n" if self._has_reasoned else ""
         self._before = "reasoning"
@@ -287,7 +287,7 @@ class Emitter:
         self._add(ArgumentsDelta, json)
 
     def end_call(self, *, complete: bool = True) -> None:
-        """End the announced call and hold what follows it."""
+        """Finish the announced call and hold the following text."""
         self._flush()
         self._events.append(CallEnded(self.calls, complete))
         self.calls += 1
@@ -303,19 +303,19 @@ class Emitter:
         self.end_call()
 
     def abandon_call(self) -> None:
-        """End the announced call, if there is one, as unfinished."""
+        """Finish the announced call, if there is one, as incomplete."""
         if self._in_call:
             self.end_call(complete=False)
 
     def finish(self) -> None:
-        """End the answer."""
+        """Finish the choice."""
         self._end_text()
         if self._before == "start":
             self._add(ParsedText, self._space)
         self._space = ""
 
     def drain(self) -> list[Event]:
-        """Return the events since the last time, adjacent deltas merged."""
+        """Return the events since the last call, with adjacent deltas merged."""
         self._flush()
         events, self._events = self._events, []
         return events

@@ -1,4 +1,4 @@
-"""The parts of an answer, and the functions that it may call."""
+"""The parts of a choice, and the functions that it may call."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TYPE_NAMES = {
 class ArgumentTypes:
     """The types of one function's arguments.
 
-    Each schema is looked through once, for all arguments of all answers: a caller's `enum` can have
-    half a million values.
+    Each schema is searched once, for all arguments of all choices: a caller's `enum` can have half
+    a million values.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -36,12 +36,12 @@ class ArgumentTypes:
         self._read: dict[int, tuple[set[str], list[Any]]] = {}
 
     def of(self, key: str) -> frozenset[str]:
-        """Return the JSON types of an argument, `integer` as `number`.
+        """Return an argument's JSON types, with `integer` as `number`.
 
-        Follows `anyOf`, `oneOf`, `allOf`, `enum`, `const` and references inside of the schema.
+        Follows `anyOf`, `oneOf`, `allOf`, `enum`, `const` and references within the schema.
 
         Returns:
-            `string` alone if the schema does not tell.
+            Only `string` if the schema does not specify types.
         """
         properties = self._parameters.get("properties")
         first = properties.get(key) if isinstance(properties, Mapping) else None
@@ -61,7 +61,7 @@ class ArgumentTypes:
         return frozenset(types or {"string"})
 
     def _followers(self, schema: Mapping[str, Any]) -> list[Any]:
-        """Return the schemas to look through after one, the last one first; no more than are."""
+        """Return the schemas to search after one, last one first, limited in number."""
         followers: list[Any] = []
         for keyword in ("anyOf", "oneOf", "allOf"):
             followers += _as_list(schema.get(keyword))[-_MAX_SCHEMAS:]
@@ -110,7 +110,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """More of the answer's text; never empty."""
+    """More text of the choice; never empty."""
 
     text: str
 
@@ -124,10 +124,10 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call begins; its arguments follow.
+    """A call starts; its arguments follow.
 
     Attributes:
-        index: the number of calls before it.
+        index: number of calls before it.
     """
 
     index: int
@@ -144,13 +144,13 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A call ends.
+    """A call has finished.
 
     Attributes:
         index: as in `CallStarted`.
-        complete: whether the arguments are a whole JSON object. False for a call that was cut off
-            or turned out malformed; the arguments then end where it was cut, or with the rest of
-            the call as the model wrote it.
+        complete: the arguments are a whole JSON object. False for a call that was cut off or turned
+            out malformed; the arguments then end where it was cut, or with the rest of the call as
+            the model wrote it.
     """
 
     index: int
@@ -158,7 +158,7 @@ class CallEnded:
 
 
 def call_as_text(name: str, arguments: str = "") -> str:
-    """Return the beginning of a call, for a call that was cut off."""
+    """Return the start of a call, for a call that was cut off."""
     return f'{{"name": {json.dumps(name)}, "arguments": {arguments}'
 
 

@@ -1,4 +1,4 @@
-"""Formats whose calls begin with a marker in the text."""
+"""Formats whose calls start with a marker in the text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     pass
 
 _CONTROL_WORD = re.compile(r'<[^="]+>|\[[A-Z_]+\]|\]<\][^"]+')
-"""Markers that are control words: `<tool_call>`, `[ARGS]`; `functools`, `<function=` are text."""
+"""Markers that are control words, such as `<tool_call>` and `[ARGS]`.
+
+`functools` and `<function=` are text.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class MarkerFormat(ToolFormat):
     """Calls behind markers.
 
     Attributes:
-        grammars: how calls may be written; the first that fits is tried, and the first that has a
+        grammars: the ways to write calls; the first matching one is tried, and the first one with a
             guide forces calls.
-        markers: words that begin calls wherever they stand; several may follow each other.
-        line_markers: characters that may begin calls at the beginning of a line.
+        markers: words that start calls wherever they occur; several may follow one another.
+        line_markers: characters that may start calls at the start of a line.
         closers: words that may follow calls.
-        implied: a marker that the prompt ends in.
-        has_header: whether a function's name may stand between two markers.
+        implied: a marker at the end of the prompt.
+        has_header: a function's name may occur between two markers.
         tokens: further control words.
         described_by: further words of prompts that describe the format.
     """
@@ -55,7 +58,7 @@ class MarkerFormat(ToolFormat):
 
     @property
     def dropped(self) -> frozenset[str]:
-        """Control words, which are never part of an answer's text."""
+        """Control words, which are never part of a choice's text."""
         between = (word for grammar in self.grammars for word in grammar.control_words)
         words = filter(_CONTROL_WORD.fullmatch, (*self.markers, *self.closers, *between))
         return frozenset((*words, *self.tokens))
@@ -71,7 +74,7 @@ class MarkerFormat(ToolFormat):
 
     @cached_property
     def _marker_run(self) -> re.Pattern[str]:
-        """Markers that another follows."""
+        """Markers followed by another marker."""
         marker = rf"[ \t\r\n]*(?:{markers_of(*self.markers).pattern.pattern})"
         return re.compile(rf"(?:{marker}(?={marker}))*")
 

@@ -1,7 +1,7 @@
 """The grammars of calls: JSON objects, a name with arguments, Python, one tag per argument.
 
-A grammar is data: the words between which a name and its arguments stand. `formats` puts it behind
-the markers of a model.
+A grammar is data: the words around a name and its arguments. `formats` places it behind a model's
+markers.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from trtllm_truss.tool_calls.values import (
 
 MAX_NAME = 256
 MAX_LEFTOVER = 256
-"""Characters without meaning in or behind a call that are dropped; more are text."""
+"""Maximum meaningless characters in or after a call that are dropped; more are text."""
 
 NAME = re.compile(r"[\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The text in which a call stands.
+    """The text that contains a call.
 
     Attributes:
-        ends: words that end it wherever they stand outside of a value.
-        is_bare: no marker begins it, so that it needs arguments to count as a call, and ends with
-            its line.
+        ends: words that end it wherever they occur outside of a value.
+        is_bare: no marker precedes it, so it needs arguments to count as a call, and ends with its
+            line.
     """
 
     source: Source
@@ -53,7 +53,7 @@ class Region:
         """Read the name of a function.
 
         Raises:
-            Malformed: it may not be called.
+            Malformed: the function may not be called.
         """
         written = yield from self.source.look_along(NAME, MAX_NAME)
         name = self.emitter.find(written)
@@ -67,11 +67,11 @@ class Region:
     ) -> Parse[None]:
         """Read an object as the arguments of a function.
 
-        `null`, or nothing where the call ends, is an empty object. Where the object turns out
-        malformed, the rest of the call is added to its arguments as it is written.
+        `null`, or nothing where the call ends, is an empty object. If the object turns out
+        malformed, the rest of the call is added to its arguments as written.
 
         Args:
-            fences: words that may stand around the object.
+            fences: words that may surround the object.
 
         Raises:
             Malformed: there is something else, or it is cut off.
@@ -101,12 +101,12 @@ class Region:
             yield from source.close(*fences)
 
     def add_rest(self, emit: Emit) -> Parse[None]:
-        """Add the rest of a malformed call to its arguments as it is written."""
+        """Add the rest of a malformed call to its arguments, as written."""
         ends = markers_of(*self.ends, *(["\n"] if self.is_bare else []))
         yield from self.source.until(ends, emit, reads=False)
 
     def is_over(self) -> Parse[bool]:
-        """Return whether the call ends here."""
+        """Return True if the call ends here."""
         if (yield from self.source.next_word(*self.ends)):
             return True
         return not (yield from self.source.peek()) and not self.source.is_cut
@@ -116,13 +116,13 @@ _LEFTOVER = re.compile(r"[ \t\r\n}\])\"'`,;]*")
 
 
 def close_calls(source: Source, closers: Sequence[str], markers: Sequence[str] = ()) -> Parse[None]:
-    """Drop what follows calls: their closing words, stray brackets, and quotes in front of those.
+    """Drop what follows calls: closing words, stray brackets, and quotes before those.
 
-    Does nothing behind held words: they are text.
+    Does nothing after held words, which are text.
 
     Args:
         closers: the closing words.
-        markers: words that begin further calls.
+        markers: words that start further calls.
     """
     while not source.holds_words():
         if (yield from source.close(*closers)):
@@ -142,7 +142,7 @@ def close_calls(source: Source, closers: Sequence[str], markers: Sequence[str] =
 
 
 class Grammar(ABC):
-    """A way of writing calls."""
+    """A way to write calls."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -151,27 +151,27 @@ class Grammar(ABC):
 
     @property
     def control_words(self) -> tuple[str, ...]:
-        """The words among `words` that are never text."""
+        """The words in `words` that are never text."""
         return ()
 
     @property
     def openers(self) -> tuple[str, ...]:
-        """Beginnings of calls that are markers themselves."""
+        """Starts of calls that are markers themselves."""
         return ()
 
     @abstractmethod
     def fits(self, character: str) -> bool:
-        """Return whether a call may begin with a character."""
+        """Return True if a call may start with a character."""
 
     @abstractmethod
     def read(self, opener: str, region: Region) -> Parse[None]:
-        """Read the calls behind one marker.
+        """Read the calls after one marker.
 
         Args:
-            opener: the beginning that was read already; may be empty.
+            opener: the start that was already read; may be empty.
 
         Raises:
-            Malformed: they are no calls, or cut off.
+            Malformed: they are not calls, or are cut off.
         """
 
     def guides(self, tools: Sequence[Tool], *, parallel: bool) -> list[CallGuide]:
@@ -187,17 +187,17 @@ def _begins_name(character: str) -> bool:
 class JsonGrammar(Grammar):
     """Objects `{"name": …, "arguments": {…}}`, alone or in an array.
 
-    Accepts keys in any order, all names that models give them, and further keys. Arguments before
-    the name are held until the name is known. They may be `null`, or JSON in a string; behind a
-    marker they are optional. Closing braces may be missing where a call must end.
+    Accepts keys in any order, all names that models use for them, and further keys. Arguments
+    before the name are held until the name is known. They may be `null`, or JSON in a string; after
+    a marker they are optional. Closing braces may be missing where a call must end.
 
     Attributes:
-        separators: words that may divide calls outside an array.
+        separators: words that may separate calls outside an array.
         prefix: text before a forced call.
         suffix: text after it.
-        writes_array: whether a forced call is in an array.
-        keys: the keys of name and arguments in a forced call.
-        has_names_as_keys: whether the function's name is the key of its arguments: `{"f": {…}}`.
+        writes_array: a forced call is in an array.
+        keys: keys of name and arguments in a forced call.
+        has_names_as_keys: the function's name is the key of its arguments: `{"f": {…}}`.
     """
 
     separators: tuple[str, ...] = ()
@@ -249,7 +249,7 @@ class JsonGrammar(Grammar):
                 return
 
     def read_object(self, region: Region) -> Parse[None]:
-        """Read one call, whose opening brace is read."""
+        """Read one call whose opening brace was read."""
         yield from _JsonCall(region, self.has_names_as_keys).read()
 
 
@@ -268,7 +268,7 @@ _CLOSING_BRACE = re.compile(r"[ \t\r\n]*\}")
 
 
 class _JsonCall:
-    """Reads the object of one call, whose opening brace is read."""
+    """Reads the object of one call whose opening brace was read."""
 
     def __init__(self, region: Region, has_names_as_keys: bool) -> None:
         self._region = region
@@ -284,7 +284,7 @@ class _JsonCall:
         """Read to the closing brace.
 
         Raises:
-            Malformed: the object is broken, cut off or no call of an offered function.
+            Malformed: the object is broken, cut off or not a call of an offered function.
         """
         if self._read_usual() and self._source.take(_CLOSING_BRACE):
             self._source.forget()
@@ -318,10 +318,10 @@ class _JsonCall:
             yield from self._check_end()
 
     def _read_usual(self) -> bool:
-        """Read name and arguments in the usual order as far as they have arrived.
+        """Read name and arguments in the usual order, as far as they have arrived.
 
         Returns:
-            Whether the arguments are read. Otherwise they are next if the name is known.
+            True if the arguments were read. Otherwise they are next if the name is known.
         """
         source = self._source
         head = None if self._has_names_as_keys else source.match(_USUAL_HEAD)
@@ -412,12 +412,12 @@ class NamedGrammar(Grammar):
     """A name, a separator and the arguments: `f[ARGS]{…}`.
 
     Attributes:
-        separators: words between name and arguments, optional where the arguments follow.
+        separators: words between name and arguments, optional if the arguments follow.
         prefix: text that may precede the name.
-        id_marker: a word before the id of a call, between name and separator.
-        kinds: whether a kind and a separator may precede the name: `function<sep>f`.
-        has_index: whether `:` and a number may follow the name.
-        fences: words that may stand around the arguments.
+        id_marker: a word before a call's id, between name and separator.
+        kinds: a kind and a separator may precede the name: `function<sep>f`.
+        has_index: `:` and a number may follow the name.
+        fences: words that may surround the arguments.
         scanner: reads the arguments.
         written: text before and after a forced call's arguments; see `guide_each`.
     """
@@ -497,7 +497,7 @@ _USUAL_PYTHON = re.compile(
 class PythonGrammar(Grammar):
     """Calls with keyword arguments: `[f(a=1, b="x"), g()]`, or one per line without brackets.
 
-    Arguments are literals, in Python's spelling or JSON's.
+    Arguments are literals in Python's or JSON's spelling.
 
     Attributes:
         objects: reads items that are JSON objects instead.
@@ -534,7 +534,7 @@ def read_python_call(region: Region) -> Parse[None]:
     """Read one call: a name, and keyword arguments in parentheses.
 
     Raises:
-        Malformed: it is none, cut off, or its function is not offered.
+        Malformed: it is not a call, is cut off, or its function is not offered.
     """
     source = region.source
     if _read_usual_python(region):
@@ -554,7 +554,7 @@ def read_python_call(region: Region) -> Parse[None]:
 
 
 def _read_usual_python(region: Region) -> bool:
-    """Read a call with plain strings and atoms as arguments, if all of it has arrived."""
+    """Read a call with plain strings and atoms as arguments, if it has arrived completely."""
     match = region.source.match(_USUAL_PYTHON)
     if not match or not region.source.has_room(match.end() - match.start()):
         return False
@@ -636,21 +636,21 @@ _TYPES = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "bool
 class XmlGrammar(Grammar):
     """One tag per argument: `<function=f><parameter=a>1</parameter></function>`.
 
-    The function's schema decides the type of an argument: a string by default, JSON if the schema
-    has another type and the value fits it. An attribute `string` or `type` of the tag comes first.
-    Accepts missing closing tags where the next tag begins a line, and drops what else stands
-    between arguments.
+    The function's schema determines an argument's type: a string by default, or JSON if the schema
+    has another type that the value fits. The tag's attribute `string` or `type` takes precedence.
+    Closing tags may be missing if the next tag starts a line; other text between arguments is
+    dropped.
 
     Attributes:
         calls: text before the name; empty if the marker precedes it.
-        tag_end: the end of a tag that holds a name or a key; empty if the name ends by itself.
+        tag_end: end of a tag that contains a name or a key; empty if the name needs no end.
         after_name: words that may follow the name.
         parameters: text before a key.
-        key_end: the end of the tag that holds the key, if it is not `tag_end`.
+        key_end: end of the tag that contains the key, if not `tag_end`.
         value_start: a tag between key and value.
-        value_end: the tag behind a value; `KEY` stands for the key.
-        ends: the tags behind a call.
-        lines: whether line breaks around a value are layout.
+        value_end: tag after a value; `KEY` stands for the key.
+        ends: tags after a call.
+        lines: line breaks around a value are layout.
         json_block: tags around arguments that are one JSON object.
         written: text before and after a forced call's arguments; see `guide_each`.
     """
@@ -791,7 +791,7 @@ class _TaggedArguments:
         self.is_announced = False
 
     def start(self, key: str, attributes: str) -> frozenset[str]:
-        """Begin an argument; return the types that its value may have."""
+        """Start an argument; return its value's possible types."""
         opening = ", " if self.is_announced else "{"
         if not self.is_announced:
             self._emitter.start_call(self._tool.name)
@@ -806,7 +806,7 @@ class _TaggedArguments:
         return types - {"string"} or _JSON_TYPES
 
     def read_text(self, source: Source, ends: Markers) -> Parse[str]:
-        """Read a value that is a string; return the word that ends it, which is not read."""
+        """Read a string value; return the word that ends it, which is not consumed."""
         emitter = self._emitter
         emitter.arguments('"')
         tag = yield from source.until(
@@ -818,9 +818,9 @@ class _TaggedArguments:
         return tag
 
     def read_value(self, source: Source, ends: Markers, types: frozenset[str]) -> Parse[str]:
-        """Read a value of one of the types; return the word that ends it, which is not read."""
+        """Read a value of one of the types; return the word that ends it, which is not consumed."""
         pieces: list[str] = []
-        source.hold()  # for its limit
+        source.hold()  # because of its limit
         tag = yield from source.until(ends, pieces.append, reads=False)
         source.release()
         if not tag:
@@ -838,7 +838,7 @@ class _TaggedArguments:
 
 
 def _as_json(text: str, types: frozenset[str]) -> str:
-    """Return a value as JSON: of one of the types if it can be, else as a string."""
+    """Return a value as JSON: of one of the types if possible, otherwise as a string."""
     for scanner in (JsonScanner, PythonScanner):
         value = read_whole(text, scanner)
         if value and _TYPES.get(value[0], "number") in types - {"string"}:

@@ -30,24 +30,24 @@ _MARKUP = re.compile(
     r"(<\|start\|>|^)\s*assistant\b|<\|start\|>\s*[\w.:-]*|<\|channel\|>\s*(analysis|commentary|final)\b"
     r"|<\|constrain\|>\s*\w*|\bto=[^\s<]+|<\|\w+\|>"
 )
-"""The parts of a header; the rest is a body that lacks its `<|message|>`."""
+"""The parts of a header; the rest is a body without its `<|message|>`."""
 
 _ANALYSIS = "analysis"
 _PEOPLE = {"user", "assistant", "system", "developer", "all", "none"}
-"""Recipients of messages that are no calls."""
+"""Recipients of messages that are not calls."""
 
 
 class HarmonyFormat(ToolFormat):
-    """Messages `<|start|>header<|message|>body<|end|>`, their kind in the header.
+    """Messages `<|start|>header<|message|>body<|end|>`, with their kind in the header.
 
     `<|channel|>analysis` is reasoning, `final` and `commentary` are text, a message with
     `to=functions.f` anywhere in the header, or with a function as its channel, is a call with a
-    JSON object as its body, ended by `<|call|>`. The prompt ends in `<|start|>assistant`, so the
-    output begins inside of a header. `<|call|>` and `<|return|>` end an answer and need not show.
+    JSON object as its body, ended by `<|call|>`. The prompt ends with `<|start|>assistant`, so the
+    output starts inside a header. `<|call|>` and `<|return|>` finish a choice and may be missing.
     Source: https://github.com/openai/harmony/blob/main/docs/format.md; calls in the analysis
     channel occur (https://github.com/vllm-project/vllm/pull/35907), and garbled headers do
     (https://github.com/openai/harmony/issues/38). In a header without `<|message|>`, the words
-    behind a known channel are the body; of others, all words are reasoning.
+    after a known channel are the body; otherwise all words are reasoning.
     """
 
     @property
@@ -57,7 +57,7 @@ class HarmonyFormat(ToolFormat):
 
     @property
     def dropped(self) -> frozenset[str]:
-        """Control words, which are never part of an answer's text."""
+        """Control words, which are never part of a choice's text."""
         return _TOKENS
 
     @property
@@ -81,7 +81,7 @@ class HarmonyFormat(ToolFormat):
         """Read messages to the end.
 
         Args:
-            to_text: end behind the header of the first message that is text.
+            to_text: stop after the header of the first message that is text.
         """
         messages = _Messages(source, emitter, to_text)
         marker = yield from source.literal(*_OPENERS, " to=", "to=")
@@ -101,8 +101,8 @@ class _Messages:
         to_text: leave the body of a message unread if it is text.
 
     Attributes:
-        next_marker: the beginning of the next header, where it ended a message.
-        is_at_text: whether such a body is next.
+        next_marker: start of the next header, if it ended a message.
+        is_at_text: such a body is next.
     """
 
     def __init__(self, source: Source, emitter: Emitter, to_text: bool) -> None:
@@ -113,7 +113,7 @@ class _Messages:
         self.is_at_text = False
 
     def read(self, marker: str) -> Parse[None]:
-        """Read the message that begins with the marker."""
+        """Read the message that starts with the marker."""
         source = self._source
         end = _MESSAGE if marker.endswith(_MESSAGE) else ""
         source.hold(marker, _MAX_HEADER)
@@ -192,11 +192,11 @@ _HARMONY = HarmonyFormat()
 
 @dataclass(frozen=True)
 class HarmonyReasoning(ReasoningFormat):
-    """The analysis channel of gpt-oss. Reads the whole answer, calls included.
+    """The analysis channel of gpt-oss. Reads the whole choice, including calls.
 
     Attributes:
-        reads_calls: whether calls are gpt-oss's own; otherwise reading ends where the text of the
-            `final` channel begins.
+        reads_calls: calls are gpt-oss's own; otherwise reading stops where the text of the `final`
+            channel starts.
     """
 
     reads_calls: bool = True
@@ -216,5 +216,5 @@ class HarmonyReasoning(ReasoningFormat):
         tools: ToolFormat | None = None,
         find_calls: FindCalls = len,
     ) -> Parse[None]:
-        """Read the answer to the end, or to its text."""
+        """Read the choice to the end, or to its text."""
         yield from _HARMONY.parse(source, emitter, to_text=not self.reads_calls)

@@ -1,4 +1,4 @@
-"""The parser of one answer, and the choice of its formats."""
+"""The parser of one choice, and the selection of its formats."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from trtllm_truss.tool_calls.source import Parse, Source, markers_of
 from trtllm_truss.tool_calls.tool_format import ToolFormat
 
 _PIECE = 1 << 14
-"""Characters that are read at once: a look ahead, or text put back, may copy or scan them all."""
+"""Characters read at once: lookahead, or text put back, may copy or scan them all."""
 
 
 class OutputParser:
-    """Splits the text of one answer into text, reasoning and tool calls.
+    """Splits the text of one choice into text, reasoning and tool calls.
 
-    With adjacent deltas merged, the events do not depend on how the text is cut. Holds back only
-    text that may still be a marker or the beginning of a call, and reasoning from the marker of a
+    With adjacent deltas merged, the events do not depend on how the text is split. Only text that
+    may still be a marker or the start of a call is held back, and reasoning from the marker of a
     call on.
 
     Args:
-        tools: how calls are written; None reads none.
-        reasoning: how reasoning is written; None reads none, except with harmony, which always has.
-        offered: the functions that may be called. None allows any name.
-        parallel: whether the answer may have several calls; those after the first are dropped.
+        tools: format of calls; None reads none.
+        reasoning: format of reasoning; None reads none, except with harmony, which always has
+            reasoning.
+        offered: functions that may be called. None allows any name.
+        parallel: several calls are allowed; otherwise those after the first are dropped.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class OutputParser:
         return self._drain()
 
     def finish(self, *, is_cut: bool = False) -> list[Event]:
-        """End the text.
+        """Finish the text.
 
         Args:
-            is_cut: a limit has ended it, so that what is missing need not be empty.
+            is_cut: a limit has ended it, so missing parts need not be empty.
 
         Returns:
-            The last events. An announced call that is not whole ends with `complete=False`.
+            The last events. An announced call that is incomplete ends with `complete=False`.
         """
         self._source.end(is_cut=is_cut)
         next(self._parse, None)
@@ -90,7 +91,7 @@ class OutputParser:
         yield from source.until(markers_of(), emitter.text)
 
     def _find_calls(self, text: str) -> int:
-        """Return where the calls begin that a text ends in."""
+        """Return where the calls at the end of a text start."""
         assert self._tools
         parser = OutputParser(self._tools, None, self._offered)
         openers = "|".join(map(re.escape, self._tools.call_openers))
@@ -132,11 +133,11 @@ def choose_formats(
     template: ModelTemplates | str | None,
     tokens: Collection[str] = (),
 ) -> tuple[ToolFormat | None, ReasoningFormat | None]:
-    """Return the formats by their names in the settings; ``auto`` is the chat template's.
+    """Return the formats by their names in the settings; ``auto`` selects the chat template's.
 
     Args:
-        template: the model's templates, or the source of one; None or empty without.
-        tokens: the special tokens of the model's vocabulary.
+        template: the model's templates, or the source of one; None or empty without one.
+        tokens: special tokens of the model's vocabulary.
     """
     if isinstance(template, str):
         template = _compiled(template) if template else None

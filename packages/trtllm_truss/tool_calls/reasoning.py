@@ -1,4 +1,4 @@
-"""Reasoning at the beginning of an answer, or between its texts and calls."""
+"""Reasoning at the start of a choice, or between its texts and calls."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from trtllm_truss.tool_calls.source import MAX_HELD, Malformed, Parse, Source, m
 from trtllm_truss.tool_calls.tool_format import ToolFormat
 
 FindCalls = Callable[[str], int]
-"""Returns the offset of the calls that end a text; its length if none do."""
+"""Returns the offset of the calls at the end of a text, or its length if there are none."""
 
 
 @dataclass(frozen=True)
 class ReasoningFormat(ReasoningWords):
     """Reasoning between two words.
 
-    White space around the words is layout. Without the second word all of the answer is reasoning,
-    except for whole calls at its very end: models forget to end their reasoning before a call
-    (https://github.com/QwenLM/Qwen3/issues/1831). Other calls inside of reasoning are reasoning.
-    In an answer that only ends reasoning, what stands before is text: it has been sent when the end
-    shows.
+    White space around the words is layout. Without the second word, the whole choice is reasoning,
+    except for whole calls at its very end: models forget to close their reasoning before a call
+    (https://github.com/QwenLM/Qwen3/issues/1831). Other calls inside reasoning are reasoning. In a
+    choice that only closes reasoning, the text before is text: it has been sent by then.
 
     Attributes:
-        dropped: further control words, which are never part of an answer's text.
-        wrappers: pairs of words around the text behind the reasoning, which are dropped; the first
-            is empty where the word that ends the reasoning takes its place.
-        repeats: whether an answer may have further reasoning.
+        dropped: further control words, which are never part of a choice's text.
+        wrappers: pairs of words around the text after the reasoning, which are dropped; the first
+            is empty if the word that closes the reasoning takes its place.
+        repeats: a choice may contain further reasoning.
     """
 
     dropped: frozenset[str] = frozenset()
@@ -42,11 +41,11 @@ class ReasoningFormat(ReasoningWords):
 
     @property
     def restarts(self) -> tuple[str, ...]:
-        """Words that begin further reasoning."""
+        """Words that open further reasoning."""
         return self.starts if self.repeats else ()
 
     def before(self, tools: ToolFormat) -> ReasoningFormat:
-        """Return the format of reasoning in front of calls in another format than the model's."""
+        """Return the reasoning format before calls in another format than the model's."""
         return self
 
     def parse(
@@ -56,10 +55,10 @@ class ReasoningFormat(ReasoningWords):
         tools: ToolFormat | None = None,
         find_calls: FindCalls = len,
     ) -> Parse[None]:
-        """Read the reasoning at the beginning, if there is any.
+        """Read the reasoning at the start, if there is any.
 
         Args:
-            tools: the format of calls, which may begin inside of it.
+            tools: format of calls, which may start inside it.
         """
         source.hold()
         try:
@@ -85,10 +84,10 @@ class ReasoningFormat(ReasoningWords):
         openers: tuple[str, ...] = (),
         find_calls: FindCalls = len,
     ) -> Parse[None]:
-        """Read reasoning, whose first word is read.
+        """Read reasoning whose first word was read.
 
         Args:
-            openers: words that begin calls.
+            openers: words that start calls.
         """
         emitter.start_reasoning()
         yield from source.skip_space()
@@ -125,7 +124,7 @@ class ReasoningFormat(ReasoningWords):
 
 
 class _Kept:
-    """Reasoning from the first marker of a call on, which is kept until it is known to go on."""
+    """Reasoning from the first marker of a call on, kept until it is known to continue."""
 
     def __init__(self, emitter: Emitter, text: str) -> None:
         self._emitter = emitter
@@ -143,7 +142,7 @@ class _Kept:
         self._pieces = []
 
     def take_calls(self, find_calls: FindCalls) -> str:
-        """Return the calls at the end, and keep what stands before them."""
+        """Return the calls at the end, and keep the text before them."""
         text = "".join(self._pieces) if self._room >= 0 else ""
         at = find_calls(text)
         if at < len(text):

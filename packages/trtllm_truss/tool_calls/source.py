@@ -1,7 +1,7 @@
-"""Text that arrives in pieces.
+"""Text that arrives in chunks.
 
-A parser is a generator of type `Parse[T]`: it yields where it needs more text and returns a `T`. It
-decides from the text alone, never from where a piece ends.
+A parser is a generator of type `Parse[T]`: it yields when it needs more text and returns a `T`. It
+decides by the text alone, never by chunk boundaries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Emit: TypeAlias = Callable[[str], object]
 
 MAX_DEPTH = 64
 MAX_ATOM = 1024
-"""Characters of a number; Python reads no integer of more than 4,300 digits."""
+"""Maximum characters of a number; Python parses no integer of more than 4,300 digits."""
 
 MAX_HELD = 1 << 18
 """Limit of held text, in characters."""
@@ -29,11 +29,11 @@ SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Malformed(Exception):
-    """The text does not fit the format, or ends too early."""
+    """The text does not match the format, or ends too early."""
 
 
 def _refuse(text: str) -> None:
-    """Refuse `NaN` and the infinities, which are no JSON."""
+    """Refuse `NaN` and the infinities, which are not JSON."""
     raise ValueError(text)
 
 
@@ -46,14 +46,14 @@ _JSON = json.JSONDecoder(parse_constant=_refuse, parse_int=_bound, parse_float=_
 
 
 class Markers:
-    """Words to look for at the same time; of several at one place the longest is found.
+    """Words to search for simultaneously; of several in one place, the longest is found.
 
     Args:
         words: the words.
 
     Attributes:
-        firsts: the first characters of the words.
-        reach: the length of the longest beginning of a word.
+        firsts: first characters of the words.
+        reach: length of the longest proper prefix of a word.
     """
 
     def __init__(self, *words: str) -> None:
@@ -66,14 +66,14 @@ class Markers:
         self.reach = max(map(len, words), default=1) - 1
 
     def find_beginning(self, text: str, at: int) -> int:
-        """Return where the end of `text` may be the beginning of a word, or the text's length."""
+        """Return where a prefix of a word may start at the end of `text`, or the text's length."""
         for match in self.starts.finditer(text, max(at, len(text) - self.reach)):
             if text[match.start() :] in self._beginnings:
                 return match.start()
         return len(text)
 
     def unfinished(self, text: str) -> list[str]:
-        """Return the beginnings of words that `text` ends in."""
+        """Return the prefixes of words at the end of `text`."""
         at = max(0, len(text) - self.reach)
         if not self.starts.search(text, at):
             return []
@@ -81,28 +81,28 @@ class Markers:
         return [end for end in ends if end in self._beginnings]
 
     def goes_on(self, text: str, at: int) -> bool:
-        """Return whether all of `text` from `at` on is the beginning of a word."""
+        """Return True if all of `text` from `at` on is a prefix of a word."""
         return at == len(text) or text[at:] in self._beginnings
 
     def rests(self, beginning: str) -> list[str]:
-        """Return what makes words of a beginning."""
+        """Return the suffixes that complete a prefix to words."""
         longer = (word for word in self._words if word.startswith(beginning) and word != beginning)
         return [word[len(beginning) :] for word in longer]
 
 
 @lru_cache(1024)
 def markers_of(*words: str) -> Markers:
-    """Return markers; those of equal words are made once."""
+    """Return markers; those of equal words are created once."""
     return Markers(*words)
 
 
 class Source:
-    """The unread text of one answer.
+    """The unread text of one choice.
 
     Text can be held: recorded while it is read, and emitted as text if a call fails.
 
     Attributes:
-        is_cut: the text has ended, but not by its author.
+        is_cut: the text has ended, but not because its author finished.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Source:
         self._tried = 0
         self._ended = False
         self.is_cut = False
-        self._held: list[str] | None = None  # in front of what `_text` has from `_held_at` on
+        self._held: list[str] | None = None  # before the part of `_text` from `_held_at` on
         self._held_at = 0
         self._limit = sys.maxsize
 
@@ -126,15 +126,15 @@ class Source:
         self._at = self._tried = 0
 
     def unread(self, text: str) -> None:
-        """Put text back in front of the unread text; it must not be held."""
+        """Put text back before the unread text; it must not be held."""
         self._text = text + self._text[self._at :]
         self._at = self._tried = 0
 
     def end(self, *, is_cut: bool = False) -> None:
-        """Mark the text as whole.
+        """Mark the text as complete.
 
         Args:
-            is_cut: its author would have gone on.
+            is_cut: its author would have continued.
         """
         self._ended = True
         self.is_cut = is_cut
@@ -146,7 +146,7 @@ class Source:
         self._limit = self._at + limit - len(text)
 
     def release(self) -> str:
-        """Return the held text and hold no more."""
+        """Return the held text and stop holding."""
         held = self._held_text()
         self._held, self._limit = None, sys.maxsize
         return held
@@ -157,7 +157,7 @@ class Source:
         return "".join(self._held) + self._text[self._held_at : self._at]
 
     def holds_words(self) -> bool:
-        """Return whether the held text has letters or digits."""
+        """Return True if the held text contains letters or digits."""
         return any(map(str.isalnum, self._held_text()))
 
     def forget(self) -> None:
@@ -168,7 +168,7 @@ class Source:
         """Read `length` characters, which must have arrived.
 
         Raises:
-            Malformed: the limit of held text is reached. The characters up to it are read.
+            Malformed: the limit of held text is reached. The characters up to it are consumed.
         """
         at = self._at
         end = at + length
@@ -188,17 +188,17 @@ class Source:
         return pattern.match(self._text, self._at)
 
     def has_text(self) -> bool:
-        """Return whether text has arrived that is unread."""
+        """Return True if unread text has arrived."""
         return self._at < len(self._text)
 
     def has_room(self, length: int) -> bool:
-        """Return whether so many characters can be read within the limit of held text."""
+        """Return True if this many characters can be read within the limit of held text."""
         return self._at + length <= self._limit
 
     def whole_json(self) -> int:
-        """Return the length of the JSON array or object that comes next and has arrived.
+        """Return the length of the following JSON array or object if it has arrived.
 
-        Text that was looked through in vain is not looked through again.
+        Text that was searched in vain is not searched again.
 
         Returns:
             0 if there is none, or one with characters or numbers that `JsonScanner` treats
@@ -240,7 +240,7 @@ class Source:
         return self._text[self._at : self._at + length]
 
     def look_along(self, pattern: re.Pattern[str], longest: int) -> Parse[str]:
-        """Return the run that the pattern matches without reading it.
+        """Return the run that the pattern matches, without consuming it.
 
         Args:
             pattern: matches a run of characters of any length.
@@ -259,11 +259,11 @@ class Source:
             yield
 
     def ends_after(self, length: int) -> bool:
-        """Return whether the text ends within the next `length` characters."""
+        """Return True if the text ends within the next `length` characters."""
         return self._ended and len(self._text) - self._at <= length
 
     def skip_space(self) -> Iterable[None]:
-        """Read white space; nothing is to be waited for where other text has arrived."""
+        """Read white space; does not wait if other text has arrived."""
         text, at = self._text, self._at
         if at < len(text):
             if text[at] not in SPACES:
@@ -281,7 +281,7 @@ class Source:
             yield
 
     def _next_word(self, words: tuple[str, ...]) -> str | None:
-        """Return what `next_word` does; None where more text must arrive."""
+        """Like `next_word`; None if more text must arrive."""
         text, at = self._text, self._at
         markers = markers_of(*words)
         if at < len(text) and text[at] not in markers.firsts:
@@ -292,7 +292,7 @@ class Source:
         return None
 
     def next_word(self, *words: str) -> Parse[str]:
-        """Return the longest of the words that comes next, without reading it; empty for none."""
+        """Return the longest of the words that comes next, without consuming it; empty for none."""
         while (word := self._next_word(words)) is None:
             yield
         return word
@@ -322,7 +322,7 @@ class Source:
     def close(self, *words: str) -> Parse[str]:
         """Read white space and one of the words, and drop both.
 
-        Does nothing if none of the words follows. At the end of the text, the beginning of a word
+        Does nothing if none of the words follows. At the end of the text, a prefix of the word
         counts as the word.
 
         Returns:
@@ -340,12 +340,12 @@ class Source:
         return rest
 
     def until(self, markers: Markers, emit: Emit, *, reads: bool = True) -> Parse[str]:
-        """Read up to the first marker and past it.
+        """Read up to and past the first marker.
 
         Args:
-            markers: what to look for.
-            emit: takes the text before the marker, as it becomes certain.
-            reads: whether the marker is read.
+            markers: words to look for.
+            emit: receives the text before the marker as it becomes certain.
+            reads: consume the marker.
 
         Returns:
             The marker, or an empty text at the end.
@@ -357,7 +357,7 @@ class Source:
                 if match := markers.pattern.search(text, first.start()):
                     end = match.start()
                 if not self._ended and end >= len(text) - markers.reach:
-                    # A longer word may begin at the same place, or before.
+                    # A longer word may start at the same place or before.
                     beginning = markers.find_beginning(text, at)
                     if beginning <= end:
                         match, end = None, beginning

@@ -26,8 +26,7 @@ class CallGuide(NamedTuple):
     Attributes:
         prefix: literal text.
         suffix: literal text.
-        keys: the keys of name and arguments, if the JSON is a whole call; None if it is the
-            arguments.
+        keys: keys of name and arguments if the JSON is a whole call; None if it is the arguments.
     """
 
     prefix: str
@@ -55,12 +54,12 @@ def call_schema(
     keys: tuple[str, str] = ("name", "arguments"),
     parallel: bool | None = None,
 ) -> Schema:
-    """Return the schema of a call written as one JSON object with its function's name.
+    """Return the schema of a call written as a JSON object with its function's name.
 
     Args:
         tools: the functions; at least one.
-        keys: the keys of name and arguments.
-        parallel: whether an array of calls may have several; None for a call without an array.
+        keys: keys of name and arguments.
+        parallel: an array of calls may have several; None for a call without an array.
     """
     calls: list[Schema] = []
     definitions: Schema = {}
@@ -86,7 +85,7 @@ def call_schema(
 
 
 def write_call(guide: CallGuide, name: str, arguments: str) -> str:
-    """Write a call as a guide would have it.
+    """Write a call as a guide would produce it.
 
     Args:
         arguments: its arguments as JSON text.
@@ -100,16 +99,16 @@ def write_call(guide: CallGuide, name: str, arguments: str) -> str:
 
 
 def arguments_schema(tool: Tool) -> Schema:
-    """Return the schema of a function's arguments, which are an object."""
+    """Return the schema of a function's arguments, which form an object."""
     if not tool.parameters:  # OpenAI's API: "an empty parameter list"
         return {"type": "object", "properties": {}, "additionalProperties": False}
     return {"type": "object", **tool.parameters}
 
 
 def _rooted(schema: Schema, root: str) -> tuple[Schema, bool]:
-    """Copy a schema and have its references begin at `root` instead of `#`.
+    """Copy a schema, with references starting at `root` instead of `#`.
 
-    Without recursion: the request decides how deep a schema is.
+    Not recursive, because the request determines the schema's depth.
     """
     has_references = False
     copy: Schema = {}
@@ -133,18 +132,18 @@ def _rooted(schema: Schema, root: str) -> tuple[Schema, bool]:
 
 
 class FurtherReasoning(Protocol):
-    """The part of a format of reasoning that a format of calls needs, to read reasoning between."""
+    """The part of a reasoning format that a call format needs to read reasoning in between."""
 
     @property
     def restarts(self) -> tuple[str, ...]:
-        """Words that begin further reasoning."""
+        """Words that open further reasoning."""
 
     def read_block(self, source: Source, emitter: Emitter) -> Parse[None]:
-        """Read reasoning, whose first word is read."""
+        """Read reasoning whose first word was read."""
 
 
 class ToolFormat(ABC):
-    """A way of writing tool calls."""
+    """A way to write tool calls."""
 
     @property
     @abstractmethod
@@ -154,16 +153,16 @@ class ToolFormat(ABC):
     @property
     @abstractmethod
     def dropped(self) -> frozenset[str]:
-        """Control words, which are never part of an answer's text."""
+        """Control words, which are never part of a choice's text."""
 
     @property
     @abstractmethod
     def signs(self) -> frozenset[str]:
-        """Words of a prompt that describes the format, each of which suffices."""
+        """Words of a prompt that describes the format; one of them suffices."""
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """Words that begin calls, even inside of reasoning."""
+        """Words that start calls, even inside reasoning."""
         return ()
 
     @abstractmethod
@@ -172,7 +171,7 @@ class ToolFormat(ABC):
 
         Args:
             tools: the functions to choose from; for a named function only that one.
-            parallel: whether several calls are allowed. Only formats with arrays make use of it.
+            parallel: whether several calls are allowed. Only formats with arrays use it.
 
         Returns:
             Alternatives. Empty if the format has no JSON; use the format `json` to force a call.
@@ -185,5 +184,5 @@ class ToolFormat(ABC):
         """Read text and calls to the end.
 
         Args:
-            reasoning: the format of further reasoning between them.
+            reasoning: format of further reasoning in between.
         """

@@ -20,7 +20,7 @@ from trtllm_truss.tool_calls.source import (
     run,
 )
 
-# The kinds of tokens that may come next: punctuation, `"` a string, `a` any other atom.
+# Kinds of tokens that may come next: punctuation, `"` for a string, `a` for any other atom.
 _VALUE = '{["a'
 _FIRST_ITEM = '{["a]'
 _COLON = ":"
@@ -50,13 +50,13 @@ class TooDeep(Malformed):
 class JsonScanner:
     """Reads one JSON value and passes its text on as it is read.
 
-    Escapes control characters in strings: JSON forbids them, models write them. Supplies closing
+    Escapes control characters in strings, which JSON forbids but models write. Supplies closing
     brackets that are missing where the value must end: before a bracket of an outer value, or
-    before a word of `ends`. Passes on all other text as written, and a value cut off by the end of
-    the text up to that end.
+    before a word in `ends`. Passes on all other text as written; a truncated value is passed on up
+    to its end.
 
     Args:
-        emit: takes the value's text.
+        emit: receives the value's text.
         ends: words that cannot be part of the value, outside of its strings.
     """
 
@@ -105,7 +105,7 @@ class JsonScanner:
                 self._punctuate(character, kind)
 
     def _repair(self, character: str) -> Parse[None]:
-        """Supply missing closing brackets before a character that is not expected."""
+        """Supply missing closing brackets before an unexpected character."""
         if self._expected not in _NEXT.values():
             raise Malformed
         if character in self._closers:
@@ -167,7 +167,7 @@ class JsonScanner:
             raise Malformed
 
     def _is_plain_string(self) -> bool:
-        """Read a string without escapes, if all of it has arrived."""
+        """Read a string without escapes, if it has arrived completely."""
         if string := self._source.take(PLAIN_STRING):
             self._emit(string)
             return True
@@ -202,8 +202,8 @@ class JsonScanner:
 class PythonScanner(JsonScanner):
     """Reads one Python literal and passes it on as JSON.
 
-    Takes strings, numbers, lists, tuples (as arrays), dictionaries with strings as keys, and
-    `True`, `False` and `None` in either language's spelling.
+    Accepts strings, numbers, lists, tuples (as arrays), dictionaries with string keys, and `True`,
+    `False` and `None` in either language's spelling.
     """
 
     _kinds: ClassVar = JsonScanner._kinds | {"'": '"', "(": "[", ")": "]"}
@@ -230,7 +230,7 @@ class PythonScanner(JsonScanner):
         return True
 
     def _space(self, space: str) -> None:
-        """Leave out white space of the source."""
+        """Drop the source's white space."""
 
     def _mark(self, kind: str) -> None:
         if kind == ",":
@@ -322,8 +322,8 @@ _GEMMA_TEXT = re.compile(r"[^,{}\[\]<>\n]*")
 class GemmaScanner(JsonScanner):
     """Reads one value in the notation of Gemma 4 and passes it on as JSON.
 
-    Keys have no quotes, texts stand between `<|"|>`, and everything else is as in JSON. Takes
-    JSON's quotes and texts without quotes as well. Source: the template of google/gemma-4-31B-it.
+    Keys are unquoted, texts are delimited by `<|"|>`, and everything else is as in JSON. Also
+    accepts JSON's quotes and unquoted texts. Source: the template of google/gemma-4-31B-it.
     """
 
     _kinds: ClassVar = JsonScanner._kinds | {"<": '"'}
@@ -331,7 +331,7 @@ class GemmaScanner(JsonScanner):
     _first_key: ClassVar = '"a}'
 
     def _space(self, space: str) -> None:
-        """Leave out white space of the source."""
+        """Drop the source's white space."""
 
     def _mark(self, kind: str) -> None:
         self._emit({",": ", ", ":": ": "}.get(kind, kind))
@@ -367,14 +367,14 @@ class GemmaScanner(JsonScanner):
 
 
 def _json_number(number: str) -> str:
-    """Return a Python number as JSON wants it: digits on both sides of the point, no signs `+`."""
+    """Return a Python number in JSON's form: digits on both sides of the point, no `+` signs."""
     number = number.replace("_", "").removeprefix("+")
     number = re.sub(r"(?<![0-9])\.", "0.", number)
     return re.sub(r"\.(?![0-9])", ".0", number)
 
 
 def escape(text: str) -> str:
-    """Return text as it stands between the quotes of a JSON string."""
+    """Return text as written between the quotes of a JSON string."""
     return encode_basestring(text)[1:-1]
 
 
@@ -382,8 +382,8 @@ def read_whole(text: str, scanner: type[JsonScanner] = JsonScanner) -> str | Non
     """Return a value as JSON text.
 
     Args:
-        text: the value, with white space around it at most.
-        scanner: the language that it is written in.
+        text: the value, surrounded at most by white space.
+        scanner: language of the value.
 
     Returns:
         None if it is not a value.

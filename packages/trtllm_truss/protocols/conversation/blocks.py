@@ -1,7 +1,7 @@
 """Content blocks of Anthropic's Messages.
 
-A turn has calls beside its text, and the result of each call in a turn of its own; Anthropic has
-both as blocks.
+A turn has calls next to its text, and each result has a turn of its own; Anthropic represents both
+as blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ECHOED = frozenset(
         *("toolset_name", "type", "usage"),
     }
 )
-"""Keys of answers that clients echo in messages and blocks. They cannot change an answer."""
+"""Keys of responses that clients echo in messages and blocks. They have no effect on the output."""
 
 _ROLES = ("user", "assistant", "system")
 _PLAIN_TEXT = {"type", "text"}
@@ -33,10 +33,12 @@ Block = dict[str, Any]
 
 
 def read_conversation(system: Any, messages: Sequence[Any]) -> list[Turn]:
-    """Read a conversation. Adjacent messages of one role are one turn, as in Anthropic's API.
+    """Read a conversation.
+
+    Adjacent messages of the same role become one turn, as in Anthropic's API.
 
     Raises:
-        InvalidRequest: a message is malformed, has other content than text, tools and thinking, or
+        InvalidRequest: a message is malformed, has content other than text, tools and thinking, or
             is the last one and cannot be continued.
     """
     turns = Turns("messages", merges=_ROLES)
@@ -123,7 +125,7 @@ def _read_result(block: Block, path: str, turns: Turns) -> None:
 
 
 def _result_text(block: Block, kind: str, path: str) -> str:
-    """Return the text of a block in a result, or words in its place."""
+    """Return the text of a block in a result, or words that replace it."""
     if kind == "text":
         return _text(block, path)
     if kind == "tool_reference":

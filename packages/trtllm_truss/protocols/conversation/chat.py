@@ -1,4 +1,4 @@
-"""Messages of chat completions, which predict and `/invocations` read too."""
+"""Messages of chat completions, which predict and `/invocations` also accept."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trtllm_truss.protocols.fields import NonEmpty, invalid_request, is_private
 from trtllm_truss.validation import Strict
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
-"""The key that holds the text, by type of part."""
+"""The key that contains the text, by type of part."""
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
-"""The names of other servers; the first one counts."""
+"""Names used by other servers; the first one present is used."""
 
 _REASONING_PARTS = {
     **dict.fromkeys(("reasoning", "reasoning.text", "reasoning_text"), "text"),
     **{"reasoning.summary": "summary", "thinking": "thinking"},
 }
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")
-"""Keys with a list of parts, OpenRouter's and LiteLLM's, which repeat the text of the others."""
+"""Keys with a list of parts, from OpenRouter and LiteLLM, which repeat the text of the others."""
 
 ECHOED = frozenset(
     {
@@ -34,11 +34,14 @@ ECHOED = frozenset(
         *("status", "stop_reason", "timestamp", "type", "usage", "weight"),
     }
 )
-"""Keys that clients echo or note in messages. They cannot change an answer, so they are ignored."""
+"""Keys that clients echo or add in messages.
+
+They have no effect on the output, so they are ignored.
+"""
 
 
 class FunctionCall(Strict):
-    """The function of a call. Ignores keys of clients, such as `parsed_arguments`."""
+    """The function of a call. Clients' own keys, such as `parsed_arguments`, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -47,7 +50,7 @@ class FunctionCall(Strict):
 
 
 class ToolCall(Strict):
-    """One call in an assistant's message. Ignores keys of clients."""
+    """One call in an assistant's message. Clients' own keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -75,10 +78,10 @@ class _Conversation(Strict):
 
 
 def read_messages(messages: Sequence[Any]) -> tuple[list[Turn], bool]:
-    """Read a conversation; return it and whether the answer continues its last message.
+    """Read a conversation; return it and whether the response continues its last message.
 
-    `developer` is `system`, `function` is `tool`. `prefix` is Mistral's and DeepSeek's, `partial`
-    Moonshot's.
+    `developer` becomes `system`, and `function` becomes `tool`. `prefix` is Mistral's and
+    DeepSeek's key, `partial` Moonshot's.
 
     Raises:
         InvalidRequest: a message is malformed, or has content other than text.
@@ -131,7 +134,7 @@ def _plain(message: Any, path: str) -> Any:
 
 
 def _resolve_names(message: dict[str, Any]) -> None:
-    """Replace the names that other servers and older clients have for a key."""
+    """Replace other servers' and older clients' names of a key."""
     refusal = message.pop("refusal", None)
     if isinstance(refusal, str) and refusal and not message.get("content"):
         message["content"] = refusal
@@ -149,7 +152,7 @@ def _resolve_names(message: dict[str, Any]) -> None:
 
 
 def _reasoning_of(parts: list[Any]) -> tuple[list[str], list[Any]]:
-    """Divide parts into the reasoning, one text or none, and the others.
+    """Divide parts into reasoning, as one text or None, and the others.
 
     Mistral's API returns reasoning as such parts.
     """
@@ -172,7 +175,7 @@ def _reasoning_of(parts: list[Any]) -> tuple[list[str], list[Any]]:
 
 
 def _read(message: Message, turns: Turns) -> None:
-    """Add a message, whose turn is its own."""
+    """Add a message as a turn of its own."""
     if message.role == "tool":
         turns.result(message.tool_call_id, message.content or "", message.name)
         return

@@ -1,6 +1,6 @@
 """Items of OpenAI's Responses.
 
-A turn of the model is one turn of a conversation; Responses divides it into items of reasoning,
+One turn of the model is one turn of a conversation; Responses divides it into items of reasoning,
 text and calls.
 """
 
@@ -29,14 +29,17 @@ ECHOED = frozenset(
         *("parsed_arguments", "phase", "provider_data", "provider_specific_fields", "status"),
     }
 )
-"""Keys of output items that clients echo. They cannot change an answer, so they are ignored."""
+"""Keys of output items that clients echo.
+
+They have no effect on the output, so they are ignored.
+"""
 
 
 def read_items(value: Any, instructions: str | None) -> list[Turn]:
-    """Read `input`. Adjacent items of the assistant are one turn.
+    """Read `input`. Adjacent assistant items become one turn.
 
     Args:
-        instructions: put before a system message that begins the input, or in one of their own.
+        instructions: prepended to a system message that starts the input, or added as one.
 
     Raises:
         InvalidRequest: an item is malformed, has content other than text, or refers to a store.
@@ -44,7 +47,7 @@ def read_items(value: Any, instructions: str | None) -> list[Turn]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
-        raise wrong("input", value, "a text, or a list of items that is not empty")
+        raise wrong("input", value, "a text, or a non-empty list of items")
     check_length("input", value, MAX_MESSAGES, param="input")
     turns = Turns("input", merges=("assistant",))
     for place, item in enumerate(value):
@@ -117,7 +120,7 @@ def _read_result(item: Item, path: str, turns: Turns) -> None:
 
 
 def _read_reasoning(item: Item, path: str, turns: Turns) -> None:
-    """Read reasoning: its text, or else its summary, which is all that some clients keep."""
+    """Read reasoning: its text, or its summary, which is all that some clients keep."""
     for key, parts in (("content", _REASONING_PARTS), ("summary", _SUMMARY_PARTS)):
         if item.get(key):
             turns.begin("assistant")

@@ -1,4 +1,4 @@
-"""Turns of a conversation while it is read, and the rules of all APIs."""
+"""Turns of a conversation while it is read, and the rules shared by all APIs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Turns:
     """Collects the turns of a conversation.
 
     Args:
-        param: the field that holds it, for errors.
-        merges: roles whose neighbouring turns are one.
+        param: field that contains the conversation, for errors.
+        merges: roles whose neighbouring turns are merged.
     """
 
     def __init__(self, param: str, merges: Sequence[str] = ()) -> None:
@@ -41,7 +41,7 @@ class Turns:
         self._calls = 0
 
     def begin(self, role: str, **keys: str | None) -> None:
-        """Begin a turn, or go on with the last one if neighbours of this role are one.
+        """Start a turn, or continue the last one if neighbours with this role are merged.
 
         Args:
             keys: further keys of the turn; None for none.
@@ -66,7 +66,7 @@ class Turns:
             arguments: as for `read_arguments`.
 
         Raises:
-            InvalidRequest: the arguments of all calls are too large together.
+            InvalidRequest: the arguments of all calls together are too large.
         """
         self._calls += 1
         function = {"name": name, "arguments": read_arguments(arguments, self._arguments)}
@@ -81,7 +81,7 @@ class Turns:
         self.text(text)
 
     def _add(self, key: str, text: str) -> None:
-        """Add a part of a text; an empty one at its beginning does not count."""
+        """Add a part of a text; an empty first part is ignored."""
         parts = self._turns[-1].setdefault(key, [])
         if parts == [""]:
             parts.clear()
@@ -108,17 +108,17 @@ class Turns:
 
 
 def read_arguments(arguments: Any, budget: Budget) -> Any:
-    """Return a call's arguments as an object; those that hold none as their text.
+    """Return a call's arguments as an object, or as text if they are not a JSON object.
 
-    Cut, null and empty arguments are in histories that this server itself returned: the
-    conversation goes on.
+    Truncated, null and empty arguments occur in histories that this server itself returned, so they
+    are accepted.
 
     Args:
-        arguments: an object, or a text that should hold one; None for none. Other JSON, such as a
-            list, becomes its text.
+        arguments: an object, or a text that should contain one; None for none. Other JSON, such as
+            a list, becomes its text.
 
     Raises:
-        InvalidRequest: the objects are too large together.
+        InvalidRequest: the objects together are too large.
     """
     if arguments is None or isinstance(arguments, Mapping):
         return arguments or {}
@@ -140,12 +140,12 @@ def join_parts(
     keys: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
 ) -> str:
-    """Join the parts of a content by line breaks.
+    """Join the parts of a content with line breaks.
 
     Args:
-        path: its place, for errors.
-        keys: the keys of the text, by the types of parts.
-        notes: words in place of parts without text, by their types; see `OMITTED`.
+        path: location of the content, for errors.
+        keys: key of the text, by type of part.
+        notes: replacements for parts without text, by type; see `OMITTED`.
 
     Raises:
         InvalidRequest: there are too many parts, or one has no text.
@@ -174,5 +174,7 @@ OMITTED = {
     **dict.fromkeys(("video", "video_url", "input_video"), "[video omitted]"),
     **dict.fromkeys(("file", "input_file", "document", "resource"), "[file omitted]"),
 }
-"""Words in place of media in the result of a call: the model reads text, and an agent that has
-fetched an image goes on."""
+"""Replacements for media in a call's result.
+
+The model reads text, and an agent that has fetched an image can continue.
+"""
