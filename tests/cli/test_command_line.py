@@ -159,7 +159,7 @@ def test_predict_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
 def test_predict_with_the_url_of_openais_api(capsys: pytest.CaptureFixture[str]) -> None:
     for path in ("/v1", "/v1/chat/completions"):
         assert main(["predict", "--url", f"http://127.0.0.1:9{path}", "Hi"]) == 1
-        told = f"name the server without {path}, a route of OpenAI's API."
+        told = f"give the server without {path}, a route of OpenAI's API."
         assert told in capsys.readouterr().err
 
 

@@ -266,7 +266,10 @@ def test_where_bounds_are(schema: dict[str, Any], fitting: list[str], wrong: lis
             {"$ref": "#/$defs/x"},
             "its $ref '#/$defs/x' refers to no part of it; correct the reference.",
         ),
-        ({"enum": [1], "type": "string"}, "no text fits it: no value of enum fits what stands"),
+        (
+            {"enum": [1], "type": "string"},
+            "no text fits it: no value of enum fits the keywords next to it",
+        ),
         ({"type": "object", "required": ["a"], "additionalProperties": False}, "no text fits it"),
     ],
     ids=str,

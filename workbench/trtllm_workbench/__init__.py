@@ -1,4 +1,4 @@
-"""The commands that people run on their own machine; the server they use is trtllm_truss.
+"""The commands that people run on their own machine; they use the server in trtllm_truss.
 
-Not a part of a Truss: an image gets packages/ alone.
+Not part of a Truss: an image contains packages/ only.
 """

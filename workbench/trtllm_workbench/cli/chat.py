@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_MAX_TOKENS,
         metavar="N",
-        help="tokens of an answer (default: %(default)s)",
+        help="maximum tokens of an answer (default: %(default)s)",
     )
     parser.add_argument(
         "--temperature",
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top-p", type=float, metavar="P", help="default: the server's")
     parser.epilog = (
-        "With --truss or --config a server of its own runs during the conversation. Without a "
-        "terminal, standard input is one message."
+        "With --truss or --config, a server runs for the duration of the conversation. Without "
+        "a terminal, standard input is one message."
     )
 
 
@@ -49,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InvalidRequest: standard input is empty.
         SettingsError: the options exclude each other.
-        StartupError: the own server did not start.
-        TrussError: the message of a pipe got no whole answer.
+        StartupError: the server for the conversation did not start.
+        TrussError: the message from a pipe got no complete answer.
     """
     given = {"temperature": options.temperature, "top_p": options.top_p}
     sampling = {name: value for name, value in given.items() if value is not None}
@@ -72,13 +72,13 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _server(options: argparse.Namespace) -> Iterator[str]:
-    """Yield a URL; start a server for it if a Truss is named."""
+    """Yield a URL, starting a server for it if a Truss is given."""
     if options.truss is None and options.config is None:
         yield options.url or DEFAULT_URL
         return
     if options.url is not None:
         raise SettingsError(
-            "--url names a running server, --truss and --config start one; use one of them."
+            "--url selects a running server, --truss and --config start one; use one of them."
         )
     is_ready = False
 
@@ -94,7 +94,7 @@ def _server(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _answer_pipe(conversation: Conversation) -> int:
-    """Answer standard input; print the text alone, exactly unless it goes to a terminal."""
+    """Answer standard input, printing only the text, unmodified unless it goes to a terminal."""
     message = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     if not message:
         raise InvalidRequest("standard input is empty; pipe a message into `chat`.")
@@ -102,7 +102,7 @@ def _answer_pipe(conversation: Conversation) -> int:
     try:
         summary = conversation.ask(message, write)
         write("\n")
-    except BrokenPipeError:  # the reader has enough; Python would complain when it flushes
+    except BrokenPipeError:  # the reader has enough; Python would complain when flushing
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if sys.stderr.isatty():

@@ -35,7 +35,7 @@ _HELP = """\
   /help           show this
   /exit           end"""
 _LOCAL_MODES = 3
-"""Place of `c_lflag` in what `termios.tcgetattr` returns."""
+"""Index of `c_lflag` in the result of `termios.tcgetattr`."""
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -83,7 +83,7 @@ class ChatTerminal:
                     text = self._read().strip()
                 if text:
                     self._handle(text)
-            except KeyboardInterrupt:  # at the prompt, or just behind an answer
+            except KeyboardInterrupt:  # at the prompt, or just after an answer
                 self._note("Ctrl-D ends.")
             except EOFError:
                 return
@@ -94,7 +94,7 @@ class ChatTerminal:
         Raises:
             EOFError: Ctrl-D was pressed.
             KeyboardInterrupt: Ctrl-C was pressed. Until the prompt is set up it is a signal; an
-                exception amid asyncio's own set-up would leave warnings on the terminal.
+                exception during asyncio's set-up would leave warnings on the terminal.
         """
         interrupts: list[int] = []
 
@@ -164,9 +164,9 @@ class ChatTerminal:
 
 @contextmanager
 def _keys_kept() -> Iterator[None]:
-    """Leave what is typed during an answer to the next prompt, without an echo amid the answer.
+    """Keep keys typed during an answer for the next prompt, without echoing them into the answer.
 
-    Ctrl-C remains a signal, which leaves it too.
+    Ctrl-C remains a signal, and also leaves this mode.
     """
     terminal = sys.stdin.fileno() if sys.stdin.isatty() else None
     if terminal is None:
@@ -186,7 +186,7 @@ def _keys_kept() -> Iterator[None]:
 def _bindings() -> KeyBindings:
     bindings = KeyBindings()
 
-    @bindings.add("enter")  # and Ctrl-J: Enter typed during an answer arrives as Ctrl-J
+    @bindings.add("enter")  # as Ctrl-J: Enter typed during an answer arrives this way
     def _send(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if buffer.document.current_line_before_cursor.endswith("\\"):

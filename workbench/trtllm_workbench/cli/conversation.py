@@ -1,4 +1,4 @@
-"""A conversation over the predict API, and its HTTP client on the standard library alone."""
+"""A conversation over the predict API, with an HTTP client that uses only the standard library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CUT_OFF = "the response was cut off; see the server's log."
 
 
 class ServerResponse:
-    """A 200 response; read its body once."""
+    """A 200 response; its body can be read once."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
@@ -49,7 +49,7 @@ class ServerResponse:
                 yield decoder.decode(chunk)
         except (http.client.HTTPException, OSError) as error:
             raise EngineUnavailable(CUT_OFF) from error
-        if self._response.length:  # short of Content-Length; a truncated chunk raises above
+        if self._response.length:  # shorter than Content-Length; a truncated chunk raises above
             raise EngineUnavailable(CUT_OFF)
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -69,9 +69,9 @@ class ServerResponse:
 
 @contextmanager
 def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[ServerResponse]:
-    """Send a request and yield its response; close the connection at the end.
+    """Send a request and yield its response; close the connection afterwards.
 
-    A URL without a path gets the route of a local server. The variable `BASETEN_API_KEY` goes into
+    A URL without a path gets the route of a local server. The variable `BASETEN_API_KEY` is sent in
     the `Authorization` header that Baseten expects, to remote hosts over https only.
 
     Raises:
@@ -91,7 +91,7 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
         headers["Authorization"] = f"Api-Key {api_key}"
     if f"{parts.path}/".startswith("/v1/") and not parts.path.startswith("/v1/models/"):
         raise InvalidRequest(
-            f"--url is {url!r}; name the server without {parts.path}, a route of OpenAI's API."
+            f"--url is {url!r}; give the server without {parts.path}, a route of OpenAI's API."
         )
     path = parts.path if parts.path not in ("", "/") else _LOCAL_PATH
     connection = connect(parts.hostname, parts.port)
@@ -108,7 +108,7 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
         if response.status != http.client.OK:
             withheld = api_key and not key_is_safe and response.status in _UNAUTHORIZED
             raise TrussError(_error_message(response) + (_WITHHELD if withheld else ""))
-        with response:  # else it would keep a connection that the server closes after it
+        with response:  # otherwise it would keep a connection that the server closes afterwards
             yield ServerResponse(response)
     finally:
         connection.close()
@@ -130,14 +130,14 @@ REQUEST_LINES = ("Handled request", " request engine_request_id=")
 
 @dataclass(frozen=True, slots=True)
 class AnswerSummary:
-    """The end of an answer.
+    """The summary of an answer.
 
     Attributes:
-        prompt_tokens: of the request, by the tokenizer's count.
-        tokens: generated ones.
+        prompt_tokens: tokens of the request, as counted by the tokenizer.
+        tokens: number of generated tokens.
         finish_reason: `stop` or `length`.
-        first_s: from the request to the first text; 0 without text.
-        whole_s: from the request to the end.
+        first_s: time from the request to the first text; 0 without text.
+        whole_s: time from the request to the end.
     """
 
     prompt_tokens: int
@@ -162,7 +162,7 @@ class AnswerSummary:
 def stream_answer(
     url: str, body: Mapping[str, object], write: Callable[[str], object]
 ) -> AnswerSummary:
-    """Send a request and pass each piece of the answer to `write` as it arrives.
+    """Send a request and pass each chunk of the answer to `write` as it arrives.
 
     Raises:
         EngineUnavailable: the server is unreachable, or the answer was cut off.
@@ -194,7 +194,7 @@ Write = Callable[[str], object]
 
 @dataclass(slots=True)
 class Turn:
-    """A question and its answer; None until some of the answer has arrived."""
+    """A question and its answer, which is None until part of it has arrived."""
 
     question: str
     answer: str | None = None
@@ -205,13 +205,13 @@ class Conversation:
 
     Args:
         url: a local server or the predict URL of a deployed Truss.
-        parameters: fields of the predict body beside `messages`.
+        parameters: fields of the predict body besides `messages`.
         system: the system message; empty for none.
 
     Attributes:
         system: the system message.
         turns: oldest first.
-        summaries: of all whole answers, those that `retry` replaced included.
+        summaries: summaries of all complete answers, including those replaced by `retry`.
     """
 
     def __init__(self, url: str, parameters: Mapping[str, object], system: str = "") -> None:
@@ -234,8 +234,8 @@ class Conversation:
     def ask(self, question: str, write: Write) -> AnswerSummary:
         """Send a message and pass the answer to `write` as it arrives.
 
-        A question without an answer stays for `retry`; the next question replaces it. After Ctrl-C
-        the text so far is the answer.
+        A question without an answer is kept for `retry`; the next question replaces it. After
+        Ctrl-C, the text received so far is the answer.
 
         Raises:
             TrussError: the server is unreachable, refused the request or failed.
@@ -276,7 +276,7 @@ class Conversation:
             raise InvalidRequest(f"{file} cannot be written ({reason}); name a new file.") from None
 
     def statistics(self) -> str:
-        """Describe all whole answers in one line."""
+        """Describe all complete answers in one line."""
         if not self.summaries:
             return "no answer yet"
         last = self.summaries[-1]
@@ -306,7 +306,7 @@ class Conversation:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            turn.answer = None  # a part that nobody asked to end here
+            turn.answer = None  # a chunk whose end nobody asked for
             raise
         turn.answer = turn.answer or ""
         self.summaries.append(summary)

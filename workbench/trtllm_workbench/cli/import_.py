@@ -84,7 +84,7 @@ def _repository(imported: ConversionResult) -> str:
 
 
 def name_model(imported: ConversionResult, repository: str) -> None:
-    """Serve, or build from, another repository than that of the sources."""
+    """Serve or build from another repository than the sources specify."""
     metadata = imported.metadata
     if imported.kind == "build":
         build = metadata.setdefault("build", {})
@@ -102,14 +102,14 @@ def deliver(
     output: Path | None,
     origin: str,
 ) -> int:
-    """Report the outcome of every option, then validate the configuration and write it.
+    """Report the outcome of every option, validate the configuration and write it.
 
     Args:
         imported: the converted options.
-        ignored: spellings that another of the same option overrides.
-        content: the configuration that they go into.
-        output: a new file; None is standard output.
-        origin: the sources in words.
+        ignored: spellings overridden by another one of the same option.
+        content: configuration to which they are added.
+        output: a new file; None for standard output.
+        origin: description of the sources.
 
     Raises:
         SettingsError: the result is not a valid configuration, or `output` exists or
@@ -144,7 +144,7 @@ def deliver(
 
 
 def _fitted(imported: ConversionResult, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Set the parallelism of an engine that is here; return keys of config.yaml that fit it."""
+    """Set the parallelism of a local engine; return matching keys of config.yaml."""
     metadata = imported.metadata
     build = metadata.get("build") or {}
     repository = _repository(imported) or str(build["checkpoint_repository"])

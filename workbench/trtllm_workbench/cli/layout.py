@@ -1,4 +1,4 @@
-"""The layout of a Truss on disk as in its container, from Truss's build context, without Docker."""
+"""Lay out a Truss on disk as in its container, from Truss's build context, without Docker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     """Fill the empty folder `root` with the `/app` and `/packages` of the image.
 
     `config` replaces the Truss's config.yaml, as with `truss push --config`. Truss would copy
-    packages and data four times; they are placed directly, without the files that it ignores.
+    packages and data four times, so they are placed directly, without the files that it ignores.
 
     Raises:
         SettingsError: the folder is not a Truss, or Truss rejects its config.yaml.
@@ -33,7 +33,7 @@ def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     settings = read_config(truss, config)
     source, staged = root / "truss", root / "staged"
     placed = _write_source(truss, config, settings, source)
-    os.environ[SLIM] = "true"  # of `docker_server`: without a proxy and a supervisor of Truss's
+    os.environ[SLIM] = "true"  # of `docker_server`: without Truss's proxy and supervisor
     cache = LayoutCache(settings, source)
     ignored = cache.read(root)
     if ignored is None:
@@ -103,9 +103,9 @@ def _copy(folder: Path, destination: Path, patterns: list[str]) -> None:
 
 
 def _copy_bytecode(folder: Path, destination: Path) -> None:
-    """Bring the modules compiled for this Python along; compiling them takes half a second.
+    """Bring the modules compiled for this Python along, because compiling takes half a second.
 
-    Python replaces such files and never writes into them, so links are safe, and are far cheaper.
+    Python replaces such files and never modifies them, so links are safe and much cheaper.
     """
     for file in folder.rglob(f"{_BYTECODE}/*.{sys.implementation.cache_tag}.pyc"):
         target = destination / file.relative_to(folder)
@@ -115,7 +115,7 @@ def _copy_bytecode(folder: Path, destination: Path) -> None:
 
 
 def _link(file: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)  # of an earlier folder, perhaps linked
+    target.unlink(missing_ok=True)  # of an earlier folder, possibly linked
     try:
         target.hardlink_to(file)
     except OSError:  # another file system or user
@@ -125,7 +125,7 @@ def _link(file: Path, target: Path) -> None:
 def _write_source(
     truss: Path, config: Path | None, settings: dict[str, Any], destination: Path
 ) -> list[tuple[Path, str]]:
-    """Write what Truss reads; return the folders to place, each with its place in the layout."""
+    """Write the files that Truss reads; return the folders to place, each with its destination."""
     model = settings.get("model_module_dir", "model")
     if not (truss / model).is_dir():
         raise SettingsError(f"{truss} is not a Truss: it has no {model}/ folder.")

@@ -1,6 +1,6 @@
-"""Layouts that Truss wrote before, in the user's cache, by all that they depend on.
+"""Cache layouts written by Truss in the user's cache, keyed by everything they depend on.
 
-Truss's import takes more CPU time than all else that a start does before the server, and the layout
+Importing Truss takes more CPU time than the rest of a start before the server, and the layout
 depends on few files: config.yaml, the model's folder, the requirements and Truss itself.
 """
 
@@ -30,15 +30,17 @@ _IGNORED = "ignored.json"
 _ROOT = "root"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _READS_MORE = ("external_data", "model_cache", "trt_llm", "use_local_src")
-"""Keys for which Truss reads other files, or asks the network."""
+"""Keys with which Truss reads other files or uses the network."""
 
 logger = logging.getLogger(__name__)
 
 
 class LayoutCache:
-    """The place of one layout in the cache; without effect where it must not or cannot be kept.
+    """The place of one layout in the cache.
 
-    A config.yaml with confidential values is not kept, nor is a layout about which Truss warns,
+    Does nothing if the layout must not or cannot be cached.
+
+    A config.yaml with confidential values is not cached, nor is a layout about which Truss warns,
     since a later start would lose the warning.
 
     Args:
@@ -81,7 +83,7 @@ class LayoutCache:
             self._warnings += counter.records
 
     def keep(self, root: Path, patterns: list[str]) -> None:
-        """Keep a layout for later starts; others may do the same at once."""
+        """Keep a layout for later starts; others may do so at the same time."""
         if self._place is None or self._warnings:
             return
         folder = self._place.parent
@@ -91,7 +93,7 @@ class LayoutCache:
                 shutil.copytree(root, written / _ROOT)
                 (written / _IGNORED).write_text(json.dumps(patterns), encoding="utf-8")
                 written.rename(self._place)
-            except BaseException:  # another start was first, or a signal ends this one
+            except BaseException:  # another start was first, or a signal stops this one
                 shutil.rmtree(written, ignore_errors=True)
                 raise
             for old in sorted(folder.iterdir(), key=_age)[:-_KEPT]:
@@ -117,10 +119,10 @@ def _age(path: Path) -> float:
 
 
 def _folder() -> Path:
-    """Return the folder of the cache, which only this user can write: its files are run.
+    """Return the cache folder; only this user may write it, because its files are executed.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no such folder.
     """
     named = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(named) if named.startswith("/") else Path.home() / ".cache"
@@ -136,7 +138,8 @@ def _folder() -> Path:
 def _key(source: Path) -> str:
     """Return the name of a layout.
 
-    Truss's own files count by size and time: reading them all would take as long as its import.
+    Truss's own files are identified by size and time: reading them all would take as long as
+    importing Truss.
 
     Raises:
         OSError: Truss is not installed, or a file cannot be read.

@@ -1,10 +1,10 @@
 """Run Truss's `main.py` on one address, with a guard in front of the application.
 
 Truss's server listens on every address, as a container must, and requires no key. Usage, in the
-folder of `main.py`: `python local_main.py HOST main.py LAID_OUT GUARD`. The program is run once the
-file LAID_OUT exists, and its libraries are imported before. GUARD is the file of
-`trtllm_truss.local_requests`: the served Truss may bundle another version of that package,
-so nothing is imported of it.
+folder of `main.py`: `python local_main.py HOST main.py LAID_OUT GUARD`. The program runs once the
+file LAID_OUT exists; its libraries are imported before. GUARD is the file of
+`trtllm_truss.local_requests`: the served Truss may bundle another version of that package, so
+nothing is imported from it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _OBJECTS_BEFORE_COLLECTION = 100_000
-"""Imports make nearly as many and leave little garbage: collections are a tenth of their time."""
+"""Imports create nearly as many and leave little garbage.
+
+Collections would take a tenth of their time.
+"""
 
 _LIBRARIES = (
     *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto", "uvicorn.lifespan.on"),
     *("yaml", "fastapi", "prometheus_client", "opentelemetry.sdk.trace"),
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 )
-"""Truss's server imports them in a third of a second, as long as the layout takes."""
+"""Truss's server takes a third of a second to import them, as long as the layout takes."""
 
 _TICK_S = 0.02
 
@@ -45,7 +48,7 @@ def main(host: str, program: str, laid_out: str, guard: str) -> None:
     guarded = runpy.run_path(guard)["LocalGuard"]
     while not Path(laid_out).exists():
         time.sleep(_TICK_S)
-    invalidate_caches()  # of the folders that were filled meanwhile
+    invalidate_caches()  # for the folders that were filled meanwhile
     import uvicorn
 
     class LocalConfig(uvicorn.Config):

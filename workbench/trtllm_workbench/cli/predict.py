@@ -12,16 +12,18 @@ from trtllm_workbench.cli.wrapping import answer_writer
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"{URL_HELP} (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate")
     parser.add_argument(
-        "--stop", action="append", metavar="WORD", help="end before this word; may be repeated"
+        "--max-tokens", type=int, metavar="N", help="maximum number of generated tokens"
+    )
+    parser.add_argument(
+        "--stop", action="append", metavar="WORD", help="stop before this word; may be repeated"
     )
     parser.add_argument("--chat", action="store_true", help="send PROMPT as a chat message")
     parser.add_argument("--no-stream", action="store_true", help="print the whole answer at once")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer of a local or deployed Truss as it arrives.
+    """Print the response of a local or deployed Truss as it arrives.
 
     Raises:
         TrussError: the server is unreachable, refused the request or cut the response off.

@@ -1,8 +1,7 @@
 """A part of Baseten's API for one local server, for `truss predict`.
 
-Truss's command line
-looks its model up by GraphQL at ``<remote URL>/graphql/`` and posts the body to
-``<hostname>/development/predict`` or ``<hostname>/deployment/<id>/predict`` (truss 0.18,
+Truss's command line looks up its model by GraphQL at ``<remote URL>/graphql/`` and posts the body
+to ``<hostname>/development/predict`` or ``<hostname>/deployment/<id>/predict`` (truss 0.18,
 `remote/baseten/api.py` and `service.py`). The hostname returned here ends in ``#``: the appended
 path becomes the URL's fragment, which is never sent. So the body goes straight to the route of
 Truss's own server, without a proxy in the stream.
@@ -36,11 +35,11 @@ _FIRST_FIELD = re.compile(r"\s*(?:query\b\s*\w*\s*)?\{\s*(\w+)")
 
 
 class RemoteApi:
-    """Answers lookups on loopback while entered; every id resolves to the one model.
+    """Answers lookups on loopback while entered; every id resolves to the same model.
 
     Args:
         port: on 127.0.0.1, opened on entry.
-        model_name: from config.yaml.
+        model_name: name in config.yaml.
         predict_url: the predict route of Truss's own server.
     """
 

@@ -18,7 +18,7 @@ _MOST_RANKS = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serve a tiny model, or yours, with `trtllm-truss serve` and check every promise. Exit "
-        "status: 0 when all checks held, 1 when one fell short."
+        "status: 0 if all checks passed, 1 if one failed."
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--config", type=Path, metavar="FILE", help="check your Truss's config.yaml")
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=KINDS,
         help="tiny models to make: engine (trtllm-build), checkpoint (LLM API), cpu (default: "
-        "engine and checkpoint where there is a GPU, else cpu); may be repeated",
+        "engine and checkpoint if there is a GPU, otherwise cpu); may be repeated",
     )
     what.add_argument(
         "--machine",
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
         _write(options.output, "{}\n")  # before the minutes, not after them
     table = _Table()
     log = echo if options.verbose else lambda line: None
-    sweep()  # what an earlier run left when it was killed
+    sweep()  # left by an earlier run that was killed
     with temporary_folder() as work:
         outcome = Runner(order, work, table.add, log).run()
     report(outcome.summary())
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Table:
-    """Prints each result as it arrives, under the name of its subject."""
+    """Prints each result as it arrives, below the name of its subject."""
 
     def __init__(self) -> None:
         self._subject: str | None = None

@@ -24,7 +24,7 @@ from trtllm_workbench.console.pulse import Pulse
 
 _CONSOLE_PORT = 8081
 _OWN_END_S = 15.0
-"""For our own server: 5 s for cut requests to end, and 10 for Triton."""
+"""For our own server: 5 s for aborted requests to finish, and 10 for Triton."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
 
     def on_record(record: Mapping[str, Any]) -> None:
         pulse.on_record(record)
-        # Each change of the status precedes a line of the log.
+        # Each change of the status precedes a log line.
         if STATUS_VARIABLE in os.environ and (told := server.status) is not None:
             status.follow(told)
 
@@ -138,12 +138,12 @@ def _require_different_ports(options: argparse.Namespace) -> None:
 
 
 def patience_s(limits: Serving, *, own: bool) -> float:
-    """Return how long a server may drain; our own one ends by itself, and a little earlier."""
+    """Return how long a server may drain; our own server exits by itself, a little earlier."""
     return limits.drain_timeout_s + (limits.drain_notice_s + _OWN_END_S if own else 0)
 
 
 class _Stopping:
-    """Stops the server on a signal; before there is a server, ends the command."""
+    """Stops the server on a signal or, before there is a server, the command."""
 
     def __init__(self, patience_s: float, *, reports: bool = True) -> None:
         self._reports = reports  # our own server does
@@ -158,8 +158,8 @@ class _Stopping:
         """Stop a server on a signal from now on.
 
         Raises:
-            SystemExit: a signal came before. Python drops the one of `_on_signal` in a finalizer
-                or a callback of a weak reference, such as that of an import's lock.
+            SystemExit: a signal came before. Python drops an exception raised by `_on_signal` in a
+                finalizer or a weak reference's callback, such as that of an import lock.
         """
         self._server, self._pulse = server, pulse
         if self.requested:

@@ -1,4 +1,4 @@
-"""Truss's own inference server as a child process of a command, without Docker."""
+"""Run Truss's own inference server as a child process, without Docker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHATTER = (
     *("Shutting down", "Finished server process", "Using no-op tracing", "Executing model.load"),
     *("Loading truss model from file", "Completed model.load"),
 )
-"""Lines of Uvicorn and Truss about themselves; this command says when the model is ready."""
+"""Lines of Uvicorn and Truss about themselves; this command reports when the model is ready."""
 
 _PROBE = "/v1/models/model/schema"
 _WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and the address to connect to
@@ -54,9 +54,9 @@ class TrussServer:
         truss: the Truss's folder.
         config: replaces its config.yaml.
         port: HTTP port.
-        show: receives each line of the server's log in readable form; unescaped.
+        show: receives each line of the server's log in readable form, unescaped.
         host: an address of this machine, or its name.
-        on_record: receives each record of the server's log, from the same thread.
+        on_record: receives each record of the server's log, on the same thread.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class TrussServer:
 
     @property
     def status(self) -> Status | None:
-        """The status that the server reports; None before its first."""
+        """The status reported by the server; None before its first."""
         return self._status.read() if self._status else None
 
     @property
@@ -127,7 +127,7 @@ class TrussServer:
 
     @property
     def connect_host(self) -> str:
-        """The address by which this machine reaches the server."""
+        """The address at which this machine reaches the server."""
         return _WILDCARDS.get(self.host, self.host)
 
     @property
@@ -144,7 +144,7 @@ class TrussServer:
         return f"{self.root_url}/v1/models/model:predict"
 
     def wait_until_ready(self) -> None:
-        """Return once the Truss answers; each tick checks the child first.
+        """Return once the Truss responds; each tick first checks the child.
 
         Raises:
             StartupError: the server exited first; the message is the cause that it reported.
@@ -168,7 +168,7 @@ class TrussServer:
     def stop(self, patience_s: float) -> None:
         """Ask the server to drain and exit; return at once.
 
-        After `patience_s` everything is killed. A later call can only shorten it.
+        After `patience_s` everything is killed. A later call can only shorten this time.
         """
         assert self._child is not None
         self._child.stop(patience_s)
@@ -222,7 +222,7 @@ class TrussServer:
         self._has_failed |= bool(record.get(START_FAILED))
         is_chatter = level == "INFO" and str(record.get("message")).startswith(_CHATTER)
         if not self._has_failed and _PROBE not in line and not is_chatter:
-            if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
+            if level in ("ERROR", "CRITICAL"):  # later errors are consequences of the first
                 self._first_error = self._first_error or line
             for each in lines:
                 self._show(each)
@@ -235,9 +235,9 @@ class TrussServer:
         return [sys.executable, local_main.__file__, self.host, *files]
 
     def _is_ready(self) -> bool:
-        """Probe a route without side effects: others make a failing Truss kill itself.
+        """Probe a route without side effects; others make a failing Truss kill itself.
 
-        A server that reports its status is not disturbed during its start.
+        A server that reports its status is not disturbed while it starts.
         """
         status = self.status
         if status is not None and status.state is not State.READY:
@@ -263,10 +263,10 @@ class TrussServer:
 
 
 def own_server(truss: Path, config: Path | None) -> bool:
-    """Return whether config.yaml names our own server.
+    """Return True if config.yaml specifies our own server.
 
     Raises:
-        SettingsError: it names another one.
+        SettingsError: it specifies another one.
     """
     section = read_config(truss, config).get("docker_server")
     if section is None:
@@ -306,7 +306,7 @@ def _require_free(host: str, port: int) -> None:
 def _readable(line: str) -> tuple[str, list[str], dict[str, Any]]:
     """Return level, lines and record of a line of Truss's JSON log; keep other lines unchanged.
 
-    Only a traceback adds lines: a message may hold the path of a request, and so anything.
+    Only a traceback may add lines: a message may contain the path of a request, and so anything.
     """
     try:
         record = json.loads(line)

@@ -1,4 +1,4 @@
-"""Answers on a terminal, broken at words; everywhere else exactly as they come."""
+"""Wrap answers at words on a terminal; pass them on unmodified elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_WIDTH = ("Mn", "Me", "Cf")
 
 @contextmanager
 def answer_writer() -> Iterator[Write]:
-    """Yield the function that writes the pieces of an answer to standard output."""
+    """Yield the function that writes the chunks of an answer to standard output."""
     if not sys.stdout.isatty():
         yield write
         return
@@ -30,13 +30,13 @@ def answer_writer() -> Iterator[Write]:
 
 
 class WordWrap:
-    """Breaks lines between words, as pieces of a text arrive.
+    """Breaks lines between words, as chunks of a text arrive.
 
-    A word is held back until it ends. Code between fences and words that are longer than a line are
-    left to the terminal.
+    A word is held back until it ends. Code between fences and words longer than a line are left to
+    the terminal.
 
     Args:
-        width: columns of a line.
+        width: columns per line.
     """
 
     def __init__(self, width: int) -> None:
@@ -49,7 +49,7 @@ class WordWrap:
         self._in_code = False
 
     def push(self, text: str) -> str:
-        """Return what can be shown of the text so far, beyond what was returned before."""
+        """Return the text that can be shown so far and was not returned before."""
         return "".join(map(self._take, text))
 
     def end(self) -> str:
@@ -84,7 +84,7 @@ class WordWrap:
 
     @property
     def _is_fence(self) -> bool:
-        """True for the line that begins or ends code, which has no further backticks."""
+        """True for a line that begins or ends code, which has no further backticks."""
         line = self._line.lstrip()
         return line.startswith(_FENCE) and "`" not in line.lstrip("`")
 

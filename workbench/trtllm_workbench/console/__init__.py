@@ -1,5 +1,5 @@
-"""The console: a page with the model and its vital signs, on a port of its own.
+"""The console: a page with the model and its metrics, on a separate port.
 
-`app` answers the browser and calls the served API, `pulse` collects the vital signs from the log
-and the metrics. `page/` is static.
+`app` serves the browser and calls the served API; `pulse` collects figures from log and metrics.
+`page/` is static.
 """

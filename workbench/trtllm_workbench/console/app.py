@@ -1,6 +1,6 @@
-"""The console: the page, its pulse, and a way to the public API, on a port of its own.
+"""The console's page, its figures, and access to the public API, on a separate port.
 
-Each request to that API has a connection of its own.
+Each request to that API uses a separate connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GRACE_S = 1
 
 
 class PageReply:
-    """A response; read its body once."""
+    """A response; its body can be read once."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
@@ -74,10 +74,10 @@ class Upstream:
     ) -> AsyncGenerator[PageReply, None]:
         """Send a request and yield its reply; leaving the block closes the connection.
 
-        The server takes that for a client that has gone, and stops the engine's request.
+        The server treats this as a disconnect and stops the engine's request.
 
         Raises:
-            EngineUnavailable: the server is unreachable or broke off.
+            EngineUnavailable: the server is unreachable or disconnected.
         """
         own = [(b"host", b"localhost"), (b"connection", b"close")]
         url = self._root.copy_with(path=path)
@@ -95,9 +95,9 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise EngineUnavailable("the server does not answer; see its terminal.") from error
+        raise EngineUnavailable("the server does not respond; see its terminal.") from error
     except httpx.TransportError as error:
-        raise EngineUnavailable("the server broke off; see its terminal.") from error
+        raise EngineUnavailable("the server disconnected; see its terminal.") from error
 
 
 _PAGE = Path(__file__).parent / "page"
@@ -110,7 +110,10 @@ _FILES = {
 }  # fmt: skip
 FORWARDED = {f"/v1/{name}" for name in ("chat/completions", "completions", "messages",
                                         "models/model:predict", "responses")}  # fmt: skip
-"""Routes of POST. Everything else of the server, such as its metrics, stays closed."""
+"""POST routes that are forwarded.
+
+Everything else on the server, such as its metrics, stays closed.
+"""
 
 _SENT_ON = (b"accept", b"content-type")
 _SENT_BACK = (b"content-type", b"retry-after", b"x-request-id")
@@ -135,19 +138,18 @@ _SCRAPE_TIMEOUT_S = 5.0
 
 
 class ClientGone(Exception):
-    """The browser has closed the connection, or must see it closed."""
+    """The browser has closed the connection, or must be disconnected."""
 
 
 class ConsoleApp:
     """Serves the page, `/pulse`, and the routes in `FORWARDED`.
 
-    Put guards in front of it that check `Host` and bodies; this one refuses other
-    origins than its own.
+    Place guards in front of it that check `Host` and bodies; it refuses other origins itself.
 
     Args:
-        pulse: the vital signs.
+        pulse: figures of the server.
         upstream: the served API.
-        model_name: the name in config.yaml.
+        model_name: name in config.yaml.
         api_url: root of the served API, for examples.
     """
 
@@ -200,11 +202,11 @@ class ConsoleApp:
         return page.decode(errors="replace") if reply.status == 200 else None
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and its response back; the browser's end ends both.
+        """Forward a request and return its response; if the browser disconnects, both end.
 
         Raises:
-            ClientGone: the response broke off; the server closes the browser's connection, so that
-                a shortened answer never looks whole.
+            ClientGone: the response was cut off; the server closes the browser's connection, so
+                that a shortened answer never looks complete.
         """
         if (refusal := scope.get(REFUSAL)) is not None:
             await _send_error(send, refusal.status, refusal.code, refusal.message)
@@ -246,9 +248,9 @@ class ConsoleApp:
 
 
 def _is_same_origin(headers: Mapping[bytes, bytes]) -> bool:
-    """Return False for a request that a page of another origin, or a form in it, has made.
+    """Return False for a request from a page of another origin, or a form in it.
 
-    Browsers send `Sec-Fetch-Site` or `Origin` with every such request; other programs neither.
+    Browsers send `Sec-Fetch-Site` or `Origin` with every such request; other programs send neither.
     """
     host, origin = headers.get(b"host", b""), headers.get(b"origin")
     site = headers.get(b"sec-fetch-site", b"none")
@@ -283,7 +285,7 @@ async def _send(send: Send, status: int, content: bytes, kind: bytes = b"applica
 
 
 async def _send_error(send: Send, status: int, code: str, message: str) -> None:
-    """Send an error in the shape that OpenAI's API and predict share."""
+    """Send an error in the format that OpenAI's API and predict share."""
     error = {"code": code, "message": message, "param": None}
     await _send(send, status, json.dumps({"error": error}).encode())
 
@@ -321,7 +323,8 @@ class ConsoleServer:
                 lifespan="off",
                 log_config=None,
                 server_header=False,
-                log_level="critical",  # a broken connection is no news; the page shows it
+                # a broken connection is not worth reporting; the page shows it
+                log_level="critical",
                 loop="asyncio",
                 timeout_graceful_shutdown=_GRACE_S,
                 ws="none",

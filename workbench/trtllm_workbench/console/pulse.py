@@ -1,6 +1,6 @@
-"""The vital signs of one server: phases of its start, the log of requests, figures over time.
+"""Figures of one server: start phases, the request log, and metrics over time.
 
-The figures are those of pages of `/metrics`.
+The figures come from pages of `/metrics`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Buckets = Mapping[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Figures of one moment.
+    """Figures at one moment.
 
     Attributes:
-        at_s: seconds of a monotonic clock.
-        tokens: generated since the start of the process.
-        first_token: histogram of seconds.
+        at_s: time in seconds of a monotonic clock.
+        tokens: generated tokens since the process started.
+        first_token: histogram in seconds.
         gap: histogram of seconds between tokens.
-        running: requests with the engine.
+        running: requests in the engine.
         waiting: requests in the queue.
-        engine_up: whether the engine answers.
-        restarts: of the engine.
-        kv_share: of the KV cache, 0 to 1; None if unknown.
-        kv_is_reserved: the share is reserved for running requests; else it is in use.
+        engine_up: the engine responds.
+        restarts: number of engine restarts.
+        kv_share: share of the KV cache, 0 to 1; None if unknown.
+        kv_is_reserved: the share is reserved for running requests; otherwise it is in use.
     """
 
     at_s: float
@@ -54,7 +54,10 @@ class Scrape:
 
 
 def parse_scrape(page: str, at_s: float) -> Scrape:
-    """Read a page in Prometheus's text format; missing figures, or all of no such page, are 0."""
+    """Parse a page in Prometheus's text format.
+
+    Missing figures are 0, as are all of an invalid page.
+    """
     values: dict[str, float] = {}
     histograms: dict[str, dict[float, float]] = {}
     blocks: dict[str, float] = {}
@@ -83,7 +86,7 @@ def parse_scrape(page: str, at_s: float) -> Scrape:
 
 def _samples(page: str) -> list[tuple[str, Mapping[str, str], float]]:
     from trtllm_truss.observability.exposition import (
-        parse_metrics,  # 33 ms, which no start waits for
+        parse_metrics,  # 33 ms, which no start should wait for
     )
 
     try:
@@ -129,7 +132,7 @@ def _quantile(bounds: Sequence[float], counts: Sequence[float], share: float) ->
 def _kv_share(
     blocks: Mapping[str, float], values: Mapping[str, float]
 ) -> tuple[float | None, bool]:
-    """Return the engine's own figure, or else the share that admission has reserved."""
+    """Return the engine's own figure, or the share that admission has reserved."""
     if blocks.get("max"):
         return min(1.0, blocks.get("used", 0.0) / blocks["max"]), False
     if capacity := values.get("kv_cache_tokens"):
@@ -144,16 +147,16 @@ _REQUEST_FIELDS = (
 _PROBE = "Handled request: "
 _REQUESTS_KEPT = 12
 _WINDOW_S = 60.0
-"""Percentiles are those of the last minute."""
+"""Percentiles cover the last minute."""
 
 _RATE_S = 4.0
-"""Tokens per second are a mean over this time."""
+"""Tokens per second are averaged over this time."""
 
 
 class Pulse:
     """Collects log records from one thread and metrics from another; thread-safe and bounded.
 
-    Of the log it keeps numbers and names of this project's, never a text of a caller or a model.
+    From the log it keeps only this project's numbers and names, never a caller's or a model's text.
 
     Args:
         status: returns the server's status; None if the server does not report it.
@@ -180,7 +183,7 @@ class Pulse:
         self._stopping = False
 
     def on_record(self, record: Mapping[str, Any]) -> None:
-        """Take a record of the server's log."""
+        """Receive a record of the server's log."""
         message = str(record.get("message", ""))
         with self._lock:
             if "engine_request_id" in record:
@@ -190,20 +193,20 @@ class Pulse:
                 self._last_line = message
 
     def ready(self) -> None:
-        """Take note that the server answers."""
+        """Record that the server responds."""
         self._ready_since_s = self._clock()
 
     def stopping(self) -> None:
-        """Take note that the server drains its requests and ends; for signal handlers too."""
+        """Record that the server drains its requests and exits; also for signal handlers."""
         self._stopping = True
 
     @property
     def wants_metrics(self) -> bool:
-        """True if the server answers requests; it answers none during its start."""
+        """True if the server serves requests; it serves none during its start."""
         return self._ready_since_s is not None
 
     def on_metrics(self, page: str | None) -> None:
-        """Take a page of `/metrics`; None if the server did not answer."""
+        """Receive a page of `/metrics`; None if the server did not respond."""
         with self._lock:
             self._answers = page is not None
             if page is None:
@@ -215,7 +218,7 @@ class Pulse:
                 self._scrapes.popleft()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the page shows, as JSON."""
+        """Return the page's data as JSON."""
         with self._lock:
             since_s = self._ready_since_s
             status = self._status()
@@ -274,7 +277,7 @@ def _shown_phase(phase: Phase) -> dict[str, Any]:
 
 
 def _event_text(event: Event) -> str | None:
-    """Return the page's line; it leaves out the reason, which may quote the engine's log."""
+    """Return the page's line, without the reason, which may quote the engine's log."""
     return {
         Change.EXITED: "the engine exited",
         Change.RESTART: f"restart {event.restart} of {event.restart_limit}",

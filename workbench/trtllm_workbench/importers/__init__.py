@@ -1,5 +1,6 @@
-"""Importers: configurations of other servers → config.yaml, with the fate of every option.
+"""Convert configurations of other servers to config.yaml, with the outcome of every option.
 
-`reading` collects options from files, folders and command lines (`command_lines`) and finds out
-whose they are. A module per server has the rules of its options; `rules` applies them.
+`reading` collects options from files, folders and command lines (`command_lines`) and determines
+which server they belong to. Each server has a module with rules for its options; `rules` applies
+them.
 """

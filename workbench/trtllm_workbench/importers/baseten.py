@@ -315,7 +315,7 @@ def _named(option: Given, source: str) -> Given:
 
 
 def _cached(options: Sequence[Given], values: Mapping[str, str]) -> list[Given]:
-    """Replace a folder of `model_cache` by the repository that Baseten put there."""
+    """Replace a folder of `model_cache` with the repository that Baseten placed there."""
     entries = json_value(values.get("model_cache", "[]"))
     folders = {
         f"{_MODEL_CACHE}/{entry.get('volume_folder')}": entry

@@ -1,4 +1,4 @@
-"""Command lines of servers, alone or behind `docker run`, mpirun and the like → their options."""
+"""Read options from servers' command lines, alone or behind `docker run`, mpirun and the like."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.rules import Given, OptionRule, find_rule, not_needed, unsupported
 
 MODEL = "model"
-"""The option that a word without a name stands for."""
+"""The option that a positional argument stands for."""
 
 _SHARED = "the platform sizes /dev/shm; in Docker and Kubernetes see docs/docker.md"
 _HOST = "the platform runs the container; see docs/deploy.md"
@@ -42,7 +42,7 @@ DOCKER = {
         *not_needed("processes and ranks start by themselves", "launcher"),
     )
 }
-"""Options of `docker run`, and what precedes a server's command in its line."""
+"""Options of `docker run`, and the words before a server's command in its line."""
 
 _DOCKER_SHORT = {
     **{"v": "volume", "p": "publish", "i": "interactive", "t": "tty", "d": "detach"},
@@ -71,7 +71,7 @@ class Command:
     """A server's command.
 
     Attributes:
-        kind: of the server.
+        kind: kind of the server.
         before: the words before its own.
         arguments: the words after its name.
         environment: the variables set for it.
@@ -84,9 +84,9 @@ class Command:
 
 
 def find_command(text: str, source: str) -> Command | None:
-    """Return the one server that a text starts; None if it starts none.
+    """Return the only server that a text starts; None if it starts none.
 
-    Variables that the text sets are filled in.
+    Variables set in the text are substituted.
 
     Raises:
         SettingsError: a quote is open, or the text starts several servers.
@@ -151,7 +151,7 @@ def _fill(word: str, variables: Mapping[str, str]) -> str:
 
 
 def _spliced(words: list[str], source: str) -> list[str]:
-    """Replace the text of `bash -c` by its words."""
+    """Replace the text of `bash -c` with its words."""
     if "-c" in words[:-1]:
         place = words.index("-c")
         inner = [command for command in _commands(words[place + 1], source) if _program(command)]
@@ -161,7 +161,7 @@ def _spliced(words: list[str], source: str) -> list[str]:
 
 
 def _program(words: Sequence[str]) -> tuple[str, int, int] | None:
-    """Return a server's kind, and the places of its name and of its arguments."""
+    """Return a server's kind, and the positions of its name and of its arguments."""
     for place, word in enumerate(words):
         base, then = word.rsplit("/", 1)[-1], (words[place + 1] if place + 1 < len(words) else "")
         if base == "trtllm-serve":
@@ -180,7 +180,7 @@ def _program(words: Sequence[str]) -> tuple[str, int, int] | None:
 
 
 def command_options(command: Command, rules: Mapping[str, OptionRule]) -> list[Given]:
-    """Return the options of a command; variables first, which its own words override."""
+    """Return the options of a command; variables first, which its arguments override."""
     before = list(_before(command.before))
     variables = [Given(name.lower(), name, value) for name, value in command.environment.items()]
     return [*variables, *before, *_joined(_arguments(command.arguments, rules), rules)]
@@ -265,7 +265,7 @@ def _values(words: Iterable[str]) -> Iterator[str]:
 
 
 def _joined(given: Iterable[Given], rules: Mapping[str, OptionRule]) -> list[Given]:
-    """Join `--option.field value` to one option with an object."""
+    """Join `--option.field value` into one option with an object."""
     joined: list[Given] = []
     objects: dict[str, tuple[list[str], dict[str, object]]] = {}
     for option in given:

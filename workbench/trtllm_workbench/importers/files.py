@@ -7,7 +7,7 @@ from pathlib import Path
 from trtllm_truss.errors import SettingsError
 
 MAX_BYTES = 1 << 20
-"""Limit of a file with settings."""
+"""Maximum size of a file with settings."""
 
 
 def read_text(path: Path) -> str:

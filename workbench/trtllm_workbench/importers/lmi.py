@@ -1,4 +1,4 @@
-"""Rules of all options of LMI's TensorRT-LLM containers.
+"""Rules for all options of LMI's TensorRT-LLM containers.
 
 Sources: LMI's "TensorRT-LLM Engine User Guide" and "Configurations" for 0.25 to 0.36
 (https://docs.djl.ai/master/docs/serving/serving/docs/lmi/), and, from 0.33 on, the arguments
@@ -38,10 +38,10 @@ from trtllm_workbench.importers.trtllm_serve import (
 )
 
 MOUNTED_MODEL = "/opt/ml/model"
-"""Folder of SageMaker for the artifacts of a serving.properties."""
+"""SageMaker's folder for the artifacts of a serving.properties."""
 
 MOUNTS = (MOUNTED_MODEL, ".")
-"""Names of the folder that holds a serving.properties."""
+"""Names of the folder that contains a serving.properties."""
 
 PYTORCH = "pytorch"
 """The value of `backend` with which LMI serves a checkpoint without a build."""
@@ -107,7 +107,7 @@ def _runtime(name: str, convert: Callable[[str], object] = str, target: str = ""
 
 
 def _either(name: str, convert: Callable[[str], object], target: str = "") -> OptionRule:
-    """Map to the build, or for a prebuilt engine to the runtime, by the same name."""
+    """Map to the build or, for a prebuilt engine, to the runtime, under the same name."""
     key = target or name
     return OptionRule(name=name, target=f"build.{key}", prebuilt=f"runtime.{key}", convert=convert)
 
@@ -119,7 +119,7 @@ def _not_needed(name: str, reason: str, *only: str) -> OptionRule:
 def _of_checkpoints(
     name: str, target: str, convert: Callable[[str], object] = str, *only: str, reason: str = ""
 ) -> OptionRule:
-    """Map for a checkpoint; an engine does not need it, or `only` these values."""
+    """Map for a checkpoint; an engine needs none, or only the values in `only`."""
     return OptionRule(
         name=name,
         outcome=Outcome.NOT_NEEDED,
@@ -361,7 +361,7 @@ _VARIABLES = {
     "MODEL_LOADING_TIMEOUT": "model_loading_timeout",
     "PREDICT_TIMEOUT": "predict_timeout",
 }
-"""Variables with special names; of two for one option, the earlier row wins."""
+"""Variables with special names; of two for one option, the earlier row takes precedence."""
 
 INLINE_COMMENT = re.compile(r"\s#.*$")
 _PREFIXES = ("OPTION_", "SERVING_")
@@ -376,7 +376,7 @@ def lmi_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def collect_options(values: Mapping[str, str]) -> list[Given]:
-    """Collect each option once, in the order of first mention; empty values count as not set."""
+    """Collect each option once, in order of first mention; empty values count as not set."""
     found: dict[str, tuple[int, Given]] = {}
     for spelling, value in values.items():
         if not value:
@@ -388,13 +388,13 @@ def collect_options(values: Mapping[str, str]) -> list[Given]:
 
 
 def overridden(values: Mapping[str, str], given: Iterable[Given]) -> list[str]:
-    """List the spellings that lose to another one of the same option."""
+    """List the spellings overridden by another one of the same option."""
     used = {option.spelling for option in given}
     return [spelling for spelling, value in values.items() if value and spelling not in used]
 
 
 def _meaning(spelling: str) -> tuple[int, str]:
-    """Return (precedence, option name); 0 wins."""
+    """Return (precedence, option name); 0 takes precedence."""
     if spelling.startswith("option."):
         return 0, spelling.removeprefix("option.")
     if spelling.startswith("OPTION_"):
@@ -423,9 +423,9 @@ def convert_options(
     Args:
         given: each option once.
         gpus: number of GPUs of the machine; None if unknown.
-        of_repository: the options come from a repository and not from the operator, so they can
-            neither allow code to run nor name another repository.
-        beside_checkpoint: the folder that holds the options holds a checkpoint.
+        of_repository: the options come from a repository, not from the operator, so they can
+            neither allow code to run nor specify another repository.
+        beside_checkpoint: the options' folder contains a checkpoint.
 
     Raises:
         SettingsError: an option has an invalid value.
@@ -447,7 +447,7 @@ def convert_options(
 
 
 def _with_gpus(option: Given, values: Mapping[str, Given], gpus: int) -> Given:
-    """Replace `tensor_parallel_degree=max` by its number."""
+    """Replace `tensor_parallel_degree=max` with its number."""
     if option.name != _DEGREE or option.value.lower() != "max":
         return option
     stages = values.get("pipeline_parallel_degree")
@@ -467,14 +467,14 @@ def _not_taken(option: Given) -> Row:
 
 
 def is_mounted(model: str) -> bool:
-    """Return True if `model_id` names the folder of its serving.properties, or one below."""
+    """Return True if `model_id` is the folder of its serving.properties, or one below it."""
     return any(model.rstrip("/") == mount or model.startswith(f"{mount}/") for mount in MOUNTS)
 
 
 def _kind(values: Mapping[str, Given], beside_checkpoint: bool) -> Kind:
     """Return "build" if LMI would build: from a model on the Hub, or with build options.
 
-    `dtype` alone decides nothing: configurations of prebuilt engines have it too.
+    `dtype` alone decides nothing, because configurations of prebuilt engines contain it too.
     """
     if "backend" in values and values["backend"].value.lower() == PYTORCH:
         return "checkpoint"

@@ -1,4 +1,4 @@
-"""Files, folders and command lines of other servers → options, and the server that they are of."""
+"""Read options from other servers' files, folders and command lines, and determine their server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Importer:
         table: its options.
         convert: converts them, for an image with a TensorRT-LLM version.
         files_win: options of its files override those of its command line.
-        file_options: options of its command line that name such a file.
+        file_options: command-line options that name such a file.
     """
 
     table: RuleTable
@@ -57,7 +57,7 @@ IMPORTERS: Mapping[str, Importer] = {
         file_options=("extra_llm_api_options", "config"),
     ),
 }
-"""The importers by the names of `--kind`."""
+"""The importers by the names for `--kind`."""
 
 
 @dataclass(slots=True)
@@ -72,13 +72,13 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The options of sources.
+    """The options in the sources.
 
     Attributes:
         kind: a key of `IMPORTERS`.
         given: each option once.
-        ignored: spellings that another of the same option overrides.
-        origin: the sources in words, without secrets.
+        ignored: spellings overridden by another one of the same option.
+        origin: description of the sources, without secrets.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class Found:
     origin: str
 
     def convert(self, version: str | None) -> ConversionResult:
-        """Convert for an image with a version; None takes options of every release.
+        """Convert for an image with a version; None accepts options of every release.
 
         Raises:
             SettingsError: an option has an invalid value.
@@ -100,12 +100,12 @@ class Found:
 
 
 def is_source(name: str) -> bool:
-    """Return True for a command line, or a folder or file of settings that LMI does not have."""
+    """Return True for a command line, or for a folder or file of settings that are not LMI's."""
     path = Path(name).expanduser()
     if _exists(path):
         if path.is_dir():
             return triton.is_repository(path)
-        if path.suffix == ".json" or path.stat().st_size > MAX_BYTES:  # one of an engine
+        if path.suffix == ".json" or path.stat().st_size > MAX_BYTES:  # an engine's file
             return False
         try:
             parts = _read([name])
@@ -116,14 +116,14 @@ def is_source(name: str) -> bool:
 
 
 def read_sources(names: Sequence[str], kind: str | None = None) -> Found:
-    """Read sources, all of one kind.
+    """Read sources, all of the same kind.
 
     Args:
         names: files, folders or command lines.
-        kind: a key of `IMPORTERS`; None finds it out.
+        kind: a key of `IMPORTERS`; None determines it.
 
     Raises:
-        SettingsError: a source cannot be read, is of no kind or of several, or is unclear.
+        SettingsError: a source cannot be read, is of no kind or of several, or is ambiguous.
     """
     parts = _read(names)
     origin = ", ".join(source_label(name) for name in names)
@@ -158,7 +158,10 @@ def read_sources(names: Sequence[str], kind: str | None = None) -> Found:
 
 
 def source_label(name: str) -> str:
-    """Return a source in words; a command line is not shown, since it may hold secrets."""
+    """Return a description of a source.
+
+    A command line is not shown, since it may contain secrets.
+    """
     if " " not in name or _exists(Path(name).expanduser()):
         return name
     command = find_command(name, "SOURCE")
@@ -168,7 +171,7 @@ def source_label(name: str) -> str:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a command line can be too long for a name, or have a NUL
+    except (OSError, ValueError):  # a command line can be too long for a name, or contain NUL
         return False
 
 
@@ -251,7 +254,7 @@ def read_lines(text: str, source: str) -> dict[str, str]:
 
 
 def _kind(parts: _Parts, origin: str) -> str:
-    """Return the one kind that everything is of; empty if nothing tells.
+    """Return the one kind of all sources; empty if nothing reveals it.
 
     Raises:
         SettingsError: the sources are of several kinds.
@@ -274,7 +277,7 @@ def _kind(parts: _Parts, origin: str) -> str:
 
 
 def _is_known(content: Mapping[str, Any]) -> bool:
-    """Return whether `trtllm-serve` knows an option of a YAML."""
+    """Return True if `trtllm-serve` has an option of a YAML file."""
     return any(_known(name, trtllm_serve.TABLE.rules) for name in content)
 
 
@@ -293,7 +296,7 @@ def _of_lines(lines: Mapping[str, str], kind: str) -> list[Given]:
 def _flattened(
     content: Mapping[str, Any], rules: Mapping[str, OptionRule], path: str = "", *, by_name: bool
 ) -> Iterator[Given]:
-    """Yield the leaves of a mapping, which ends where the rules end."""
+    """Yield the leaves of a mapping, to the depth of the rules."""
     for key, value in content.items():
         spelling = f"{path}{key}"
         name = spelling.replace("-", "_") if by_name else spelling
@@ -314,10 +317,10 @@ def _text(value: Any) -> str:
 def _named_files(
     own: Sequence[Given], importer: Importer, others: bool, commands: Sequence[Command]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the files that a command names; one that is not here must be another source.
+    """Yield the files that a command names; a missing one must be another source.
 
     Raises:
-        SettingsError: it is neither here nor a source.
+        SettingsError: it is neither a local file nor a source.
     """
     for option in own:
         if commands and option.name in importer.file_options and option.spelling.startswith("-"):
@@ -334,7 +337,7 @@ def _named_files(
 def _once(
     options: Sequence[Given], rules: Mapping[str, OptionRule]
 ) -> tuple[list[Given], list[str]]:
-    """Return each option once, the last of several, and the spellings of the others."""
+    """Return each option once, using the last of several, and the spellings of the others."""
     found: dict[str, Given] = {}
     ignored = []
     for option in options:

@@ -1,4 +1,4 @@
-"""Rules of other servers' options, and their application: options → keys of config.yaml."""
+"""Rules for other servers' options, and their conversion to keys of config.yaml."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trtllm_truss.literals import BOOLEANS
 from trtllm_truss.validation import did_you_mean, holds_credential, names_credential, shown
 
 TOP = "config.yaml: "
-"""Begins a target outside `model_metadata`."""
+"""Prefix of a target outside `model_metadata`."""
 
 _AWQ_CALIB_SIZE = 32
-"""Limit of samples for AWQ in TensorRT-LLM's quantize.py."""
+"""Maximum number of AWQ samples in TensorRT-LLM's quantize.py."""
 _BUILD = "build."
 _NULL = "null"
 _CREDENTIAL_INSIDE = re.compile(
@@ -30,7 +30,7 @@ _CREDENTIAL_INSIDE = re.compile(
 _VARIABLE = re.compile(r"[^\s$]*\$\{?[A-Za-z_]\S*")
 
 Kind = Literal["build", "engine", "checkpoint"]
-"""The kind of the new Truss: it builds an engine, or serves a prebuilt one or a checkpoint."""
+"""Kind of the new Truss: it builds an engine, or serves a prebuilt one or a checkpoint."""
 
 
 class Outcome(str, enum.Enum):
@@ -42,31 +42,31 @@ class Outcome(str, enum.Enum):
 
 
 class Refused(ValueError):
-    """A valid value that has no counterpart; its text is the reason."""
+    """A valid value without a counterpart; its text is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionRule:
-    """The rule of one option.
+    """The rule for one option.
 
     Attributes:
-        name: its name; `*` at the end stands for any text.
+        name: option name; `*` at the end stands for any text.
         outcome: its outcome.
-        target: its key below `model_metadata`, or after `TOP` that of config.yaml; a mapping as
-            value is merged into what is there. `*` is the text that the name's stands for.
-        prebuilt: its key for a prebuilt engine; without one, such an engine does not need it.
-        checkpoint: its key for a checkpoint in the LLM API, whatever `outcome` is for engines.
-            Without one, a checkpoint takes `prebuilt`, or a `target` outside the build.
-        convert: parses its value; raises ValueError for an invalid one, `Refused` for one without
-            a counterpart.
-        methods: methods of quantization that use it; empty means all.
-        only: values for which `outcome` holds, others are unsupported; empty means all.
-        reason: the reason, as a sentence without its dot; may be empty with a target.
-        operator_says: the option of `init` for a choice that belongs to the operator: to run code,
-            or to use another repository. Settings inside a repository cannot make it.
-        aliases: other names, such as a short one of a command line.
-        switch: a word of a command line without a value.
-        several: a word of a command line with one value or more.
+        target: key below `model_metadata`, or after `TOP` that of config.yaml; a mapping as value
+            is merged into existing ones. `*` is the text that the `*` in the name stands for.
+        prebuilt: key for a prebuilt engine; without it, such an engine does not need the option.
+        checkpoint: key for a checkpoint in the LLM API, whatever `outcome` is for engines. Without
+            it, a checkpoint uses `prebuilt`, or a `target` outside the build.
+        convert: parses the value; raises ValueError for an invalid one, `Refused` for one without a
+            counterpart.
+        methods: quantization methods that use it; empty means all.
+        only: values for which `outcome` applies, others are unsupported; empty means all.
+        reason: reason as a sentence without its full stop; may be empty with a target.
+        operator_says: option of `init` for a choice reserved to the operator: to run code, or to
+            use another repository. Settings inside a repository cannot make that choice.
+        aliases: other names, such as a command line's short one.
+        switch: a command-line word without a value.
+        several: a command-line word with one or more values.
     """
 
     name: str
@@ -93,10 +93,10 @@ class Given:
     """An option as found.
 
     Attributes:
-        name: its name in the table of rules.
-        spelling: its name there: `option.dtype`, `OPTION_DTYPE`, `--dtype` …
+        name: name in the table of rules.
+        spelling: spelling in the source: `option.dtype`, `OPTION_DTYPE`, `--dtype` …
         value: excluded from every repr, since it may be a token.
-        text: the value as found, where `value` stands for it.
+        text: the value as found, if `value` replaces it.
     """
 
     name: str
@@ -149,7 +149,7 @@ class ConversionResult:
         metadata: keys of `model_metadata`, not validated.
         rows: one per option.
         config: other keys of config.yaml.
-        kind: what is served.
+        kind: kind of the new Truss.
     """
 
     metadata: dict[str, Any]
@@ -185,7 +185,7 @@ def apply_rules(
 
     Args:
         given: each option once.
-        rules: of the server, by name and alias.
+        rules: rules of the server, by name and alias.
         kind: what the new Truss serves.
         title: of the server.
 
@@ -211,7 +211,7 @@ def apply_rules(
 
 
 def find_rule(name: str, rules: Mapping[str, OptionRule]) -> OptionRule | None:
-    """Return the rule of a name, or else the longest one with `*` that fits."""
+    """Return the rule for a name, otherwise the longest matching one with `*`."""
     if name in rules:
         return rules[name]
     fitting = [key for key in rules if key.endswith("*") and name.startswith(key[:-1])]
@@ -326,7 +326,7 @@ def _put(section: dict[str, Any], path: str, value: object) -> None:
 
 
 def _complete(build: dict[str, Any]) -> None:
-    """Keep within limits of TensorRT-LLM; drop the options of a quantization without a method."""
+    """Enforce TensorRT-LLM's limits; drop quantization options without a method."""
     quantization = build.get("quantization", {})
     if quantization.get("method") is None:
         build.pop("quantization", None)
@@ -348,7 +348,7 @@ def unsupported(reason: str, *names: str) -> tuple[OptionRule, ...]:
 
 
 def switches(rules: Sequence[OptionRule]) -> tuple[OptionRule, ...]:
-    """Return rules of words without a value."""
+    """Return rules for words without a value."""
     return tuple(
         OptionRule(
             name=rule.name, outcome=rule.outcome, only=rule.only, reason=rule.reason, switch=True
@@ -368,12 +368,12 @@ def inverted_flag(text: str) -> bool:
 
 
 def default_object(text: str) -> dict[str, object] | None:
-    """Convert true to an object with all defaults, and false to null, which turns it off."""
+    """Convert true to an object with all defaults, and false to null, which disables it."""
     return {} if flag(text) else None
 
 
 def graphs(eager: str) -> dict[str, object] | None:
-    """Convert a switch that turns CUDA graphs off."""
+    """Convert a switch that disables CUDA graphs."""
     return default_object("false" if flag(eager) else "true")
 
 
@@ -383,7 +383,7 @@ class WordMap:
 
     Attributes:
         meanings: the values of words.
-        refused: the reason why another word has no counterpart; empty if it is an error.
+        refused: why other words have no counterpart; empty if they are an error.
     """
 
     meanings: Mapping[str, object] = field(default_factory=dict)
@@ -401,7 +401,7 @@ def json_value(text: str) -> object:
     """Parse JSON or YAML."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # YAML has most of JSON, but not its escapes
+    except (ValueError, RecursionError):  # YAML includes most of JSON, but not its escapes
         pass
     try:
         return yaml_files.load(text)
@@ -417,7 +417,7 @@ def json_list(text: str) -> object:
 
 
 def token_count(text: str) -> int:
-    """Parse a number of tokens, also as vLLM writes it: `32k` is 32,000 and `32K` is 32,768."""
+    """Parse a number of tokens, also in vLLM's notation: `32k` is 32,000 and `32K` is 32,768."""
     if text in ("auto", "-1"):
         raise Refused("the model's own length, up to 32,768 tokens, unless a number is set")
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text.strip())
@@ -428,7 +428,7 @@ def token_count(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """Parse a share of the GPU's memory; none may be left at 1."""
+    """Parse a share of the GPU's memory; 1 would leave none."""
     value = float(text)
     if value >= 1:
         raise Refused("nothing would be left beside the KV cache; a share below 1 is needed")

@@ -32,7 +32,7 @@ from trtllm_workbench.importers.rules import (
 CONFIG = "config.pbtxt"
 ENGINE = "tensorrt_llm"
 BESIDE = ("preprocessing", "postprocessing", "ensemble", "tensorrt_llm_bls")
-"""Models for text around the engine's."""
+"""Models for text next to the engine's."""
 
 _OPEN_FIELD = re.compile(r"(?m)^[^\"\n#]*(\$\{\w+\})")
 _PLACEHOLDER = re.compile(r"\$\{\w+\}")
@@ -127,12 +127,12 @@ TABLE = RuleTable("a Triton model repository", SECTIONS)
 
 
 def holds_engine(folder: Path) -> bool:
-    """Return True for a repository with the engine's model, whatever is beside it."""
+    """Return True for a repository that contains the engine's model, whatever else it contains."""
     return (folder / ENGINE / CONFIG).is_file()
 
 
 def is_repository(folder: Path) -> bool:
-    """Return True for NVIDIA's models; LMI's layout has the engine's alone."""
+    """Return True for NVIDIA's models; LMI's layout contains only the engine's."""
     return holds_engine(folder) and any((folder / model / CONFIG).is_file() for model in BESIDE)
 
 
@@ -170,14 +170,14 @@ def _settings(model: str, config: Any) -> Iterator[Given]:
 
 
 def _given(model: str, name: str, value: str) -> Given:
-    """Return a setting; a placeholder in quotes is one that is not set."""
+    """Return a setting; a quoted placeholder counts as not set."""
     left = _PLACEHOLDER.fullmatch(value.strip())
     spelling = f"{model}.{name}"
     return Given(spelling, spelling, "" if left else value, value)
 
 
 def convert(given: Sequence[Given], version: str | None) -> ConversionResult:
-    """Convert the settings of a repository; None as version takes parameters of every release."""
+    """Convert a repository's settings; version None accepts parameters of every release."""
     rules = {**TABLE.rules, **{rule.name: rule for rule in _parameters(version)}}
     for option in given:
         model, _, name = option.name.partition(".")

@@ -95,8 +95,10 @@ TOOL_PARSERS = _word(
         **dict.fromkeys(("longcat", "functionary", "gigachat3", "granite-20b-fc"), "auto"),
     },
 )
-"""Parsers of vLLM, SGLang and TensorRT-LLM, by their names there. The last ones have a format that
-is made of what their chat templates show."""
+"""Parsers of vLLM, SGLang and TensorRT-LLM, by their names there.
+
+The last ones have a format that is derived from their chat templates.
+"""
 
 REASONING_PARSERS = _word(
     get_args(ReasoningParser),
@@ -147,7 +149,7 @@ COMMON = (
         "chat_template",
     ),
 )
-"""Options that servers of checkpoints share; those of `trtllm-serve` are the names."""
+"""Options shared by servers of checkpoints, by `trtllm-serve`'s names."""
 
 ENVIRONMENT = (
     *not_needed(
@@ -177,11 +179,11 @@ ENVIRONMENT = (
         for prefix in ("nccl_", "ucx_", "trtllm_", "tllm_", "omp_", "cuda_", "nvshmem_")
     ),
 )
-"""Variables that every server of checkpoints may have."""
+"""Variables that every server of checkpoints may use."""
 
 
 def _arguments() -> Iterator[OptionRule]:
-    """Yield the rules of the LLM's arguments, fields with a dot."""
+    """Yield the rules for the LLM's arguments; fields are separated by a dot."""
     seen = {rule.name for rule in (*COMMON, *_SERVER, *_STATISTICS)}
     for row in LLM_ARGUMENTS:
         for each, path in ((row, ""), *((field, f"{row.name}.") for field in row.fields)):
@@ -251,7 +253,7 @@ TABLE = RuleTable("`trtllm-serve`", SECTIONS)
 
 
 def of_release(rules: Mapping[str, OptionRule], version: str | None) -> dict[str, OptionRule]:
-    """Return rules in which arguments of other releases than the image's have no counterpart."""
+    """Return rules in which arguments of releases other than the image's have no counterpart."""
     if version is None:
         return dict(rules)
     changed = dict(rules)
@@ -270,10 +272,10 @@ def of_release(rules: Mapping[str, OptionRule], version: str | None) -> dict[str
 
 
 def convert(given: Sequence[Given], version: str | None) -> ConversionResult:
-    """Convert options of `trtllm-serve`; None as version takes arguments of every release."""
+    """Convert options of `trtllm-serve`; version None accepts arguments of every release."""
     return apply_rules(given, of_release(TABLE.rules, version), "checkpoint", title=TABLE.title)
 
 
 def llm_rules() -> dict[str, Any]:
-    """Return the rules of the LLM's arguments alone."""
+    """Return the rules for the LLM's arguments only."""
     return {rule.name: rule for rule in SECTIONS["Arguments of the LLM"]}

@@ -1,5 +1,5 @@
 """A new Truss folder for an engine.
 
-`origin` reads what the user names, `runtime` chooses the image and the packages, `placing` the
-GPUs, `documents` writes config.yaml and README.md, `folder` copies the rest.
+`origin` reads the user's source, `runtime` chooses the image and the packages, `placing` the GPUs,
+`documents` writes config.yaml and README.md, `folder` copies the rest.
 """

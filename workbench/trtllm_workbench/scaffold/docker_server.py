@@ -1,11 +1,11 @@
-"""The section `docker_server` of config.yaml, which names this project's own server."""
+"""The section `docker_server` of config.yaml, for this project's own server."""
 
 from __future__ import annotations
 
 from typing import Any
 
 SLIM = "BT_USE_DOCKER_SERVER_SLIM"
-"""Truss's variable for an image of `docker_server` without a proxy of its own."""
+"""Truss's variable for an image of `docker_server` without Truss's proxy."""
 
 OWN_COMMAND = "-m trtllm_truss serve"
 
@@ -23,7 +23,7 @@ def own_server_section(executable: str | None) -> dict[str, Any]:
     command = f"env PYTHONPATH=/packages {python} {OWN_COMMAND} --truss /app --host 0.0.0.0"
     return {
         "start_command": command,
-        "server_port": 8081,  # Baseten's proxy has 8080
+        "server_port": 8081,  # Baseten's proxy uses 8080
         "predict_endpoint": "/v1/models/model:predict",
         "readiness_endpoint": "/v1/models/model",
         "liveness_endpoint": "/",

@@ -1,7 +1,7 @@
-"""The files of a new Truss: config.yaml and README.md, with the reason for each choice, and others.
+"""Write the files of a new Truss; config.yaml and README.md give the reason for each choice.
 
 The others come from this checkout or from the installed wheel. An image installs wheels as
-archives, without the packages that their code would pull in.
+archives, without their dependencies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PARTS = (
     ".truss_ignore",
     "LICENSE",
 )
-"""Copied from the root of a Truss; setup.py puts the same into the wheel."""
+"""Copied from the root of a Truss; setup.py puts the same files into the wheel."""
 
 _SERVER = Path(trtllm_truss.__file__).resolve().parent
 _PACKAGES = tuple(
@@ -58,14 +58,14 @@ OWN_NAME = "trtllm-truss"
 
 
 def model_name(repository: str) -> str:
-    """Derive a name from a repository that is safe as a folder and as `model_name`."""
+    """Derive a name from a repository that is valid as a folder and as `model_name`."""
     last = repository.rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"[^a-z0-9.]+", "-", last)[:_NAME_LENGTH].strip("-.")
     return name or OWN_NAME
 
 
 def write_folder(output: Path, texts: Mapping[str, str], requirements: list[str]) -> None:
-    """Write a Truss to a new or empty folder, all of it or nothing.
+    """Write a Truss to a new or empty folder, completely or not at all.
 
     Args:
         texts: additional files by name.
@@ -143,8 +143,8 @@ def wheels(repositories: Sequence[str], of_engine: Sequence[str] = ()) -> list[s
 def build_commands(pins: Sequence[str]) -> list[str]:
     """Return the commands of the image's build that install wheels.
 
-    pip takes hashes in requirement files only, and a Truss has no file of its own at that point of
-    the build whatever config.yaml it is pushed with: the file is standard input.
+    pip accepts hashes in requirement files only, and at that point of the build a Truss has no file
+    of its own, whatever config.yaml it is pushed with, so the file is standard input.
     """
     lock = locked()
     lines = " ".join(f'"{pin} {lock[pin]}"' for pin in pins if pin in lock)
@@ -157,12 +157,12 @@ def build_commands(pins: Sequence[str]) -> list[str]:
 
 
 def unlocked(pins: Sequence[str]) -> list[str]:
-    """Return the wheels whose hashes are not known: nothing that is installed has them."""
+    """Return the wheels without known hashes: nothing that is installed has them."""
     return [pin for pin in pins if pin not in locked()]
 
 
 def locked() -> Mapping[str, str]:
-    """Return pip's options with the hashes of each wheel of the lock file."""
+    """Return pip's options with the hashes of each wheel in the lock file."""
     text = (template() / _LOCK).read_text(encoding="utf-8").replace("\\\n", "")
     rows = [line.split() for line in text.splitlines() if line.strip()]
     return {pin: " ".join(hashes) for pin, *hashes in rows}
@@ -183,7 +183,10 @@ S3_REQUIREMENT = "boto3>=1.36"
 
 
 SERVER_REQUIREMENTS = ("uvicorn>=0.24.0,<1", "uvloop>=0.19.0", "httptools>=0.6,<1")
-"""Of our own server. The first two ranges are those of Truss's, whose packages its image lacks."""
+"""Requirements of our own server.
+
+The first two ranges are those of Truss's server, whose packages its image does not have.
+"""
 
 
 def extra_requirements(
@@ -196,11 +199,11 @@ def extra_requirements(
 
 
 def consent_text(metadata: Mapping[str, Any], given: str) -> str:
-    """Describe the code that `trust_remote_code` allows, and who set it.
+    """Describe the code that `trust_remote_code` allows, and who allowed it.
 
     Args:
         metadata: keys of `model_metadata`.
-        given: by what, such as "by --trust-remote-code".
+        given: how it was given, such as "by --trust-remote-code".
     """
     build = metadata.get("build") or {}
     names = (
@@ -237,30 +240,30 @@ class TrussPlan:
 
     Attributes:
         name: `model_name`.
-        origin: the engine as the user named it.
+        origin: the engine as given by the user.
         kind: what is served, such as "a TensorRT-LLM engine".
         runtime: the image.
         place: the GPUs; None for the CPU.
         target: requests to send at once; None if unknown.
-        weights: the section of config.yaml; empty without a delivery.
+        weights: section of config.yaml; empty if nothing is mounted.
         startup_s: `runtime.health_checks.startup_threshold_seconds`.
-        instance_type: `resources.instance_type`, in place of the GPUs.
-        egress: whether the container may reach other hosts.
+        instance_type: `resources.instance_type`, instead of GPUs.
+        egress: the container may reach other hosts.
         truss_version: the release of Truss's server to pin; None leaves it to `truss push`.
-        own_server: serve by this project's server in place of Truss's.
-        converts: the image's conversion scripts need packages of their own.
-        engine_bytes: of a CPU engine; 0 if unknown.
-        wheels: installed without dependencies.
+        own_server: use this project's server instead of Truss's.
+        converts: the image's conversion scripts need separate packages.
+        engine_bytes: size of a CPU engine; 0 if unknown.
+        wheels: wheels installed without dependencies.
         requirements: lines added to requirements.txt.
-        metadata: `model_metadata`, in most cases without its example.
-        config: changes of the rest of config.yaml.
+        metadata: `model_metadata`, usually without its example.
+        config: changes to the rest of config.yaml.
         takes_messages: the tokenizer has a chat template.
-        notes: what the user has to know, one sentence or two each.
-        findings: what `check` finds too.
-        check: finds what config.yaml, given as its content, lacks.
-        remarks: comments on lines of config.yaml, by the line.
-        folders: repositories of this machine, which `truss push` leaves behind.
-        consent: what `trust_remote_code` allows, and who gave it; empty without it.
+        notes: information for the user, one or two sentences each.
+        findings: findings that `check` reports too.
+        check: reports problems of config.yaml, given its contents.
+        remarks: comments on lines of config.yaml, by line.
+        folders: local repositories, which `truss push` leaves behind.
+        consent: what `trust_remote_code` allows, and who allowed it; empty without it.
     """
 
     name: str
@@ -319,13 +322,14 @@ class TrussPlan:
     @property
     def runtime_reason(self) -> str:
         reasons = [
-            "The engine batches in flight, so that predict_concurrency must never be the narrow "
-            "limit.",
-            "The startup threshold is longer than this server's own limit, so that its error is "
-            "the one you read.",
+            "The engine batches in flight, so predict_concurrency must never be the bottleneck.",
+            "The startup threshold is longer than this server's own limit, so you see this "
+            "server's error instead of a timeout.",
         ]
         if self.truss_version:
-            reasons.append("The server's version is the one that trtllm-truss is tested with.")
+            reasons.append(
+                "The version of Truss's server is the one that trtllm-truss is tested with."
+            )
         if not self.egress:
             reasons.append("Empty lists block all connections from the container.")
         return " ".join(reasons)
@@ -385,7 +389,7 @@ def config_text(plan: TrussPlan) -> str:
         if plan.weights
         else ("", {}),
         (
-            "This project's server in place of Truss's, on the same routes and more.",
+            "This project's server instead of Truss's, with the same routes and more.",
             {"docker_server": own_server_section(plan.runtime.executable)},
         )
         if plan.own_server
@@ -419,7 +423,7 @@ def config_text(plan: TrussPlan) -> str:
 
 
 def _with_remarks(text: str, remarks: Mapping[str, str]) -> str:
-    """Put remarks behind the last lines that they are about."""
+    """Put remarks after the last lines that they refer to."""
     lines = text.splitlines()
     for line, remark in remarks.items():
         places = [place for place, each in enumerate(lines) if each.strip() == line]
@@ -498,10 +502,10 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def next_commands(plan: TrussPlan, folder: str) -> list[str]:
-    """Return what to type next, in sentences.
+    """Return the next commands to type, in sentences.
 
     Args:
-        folder: of the new Truss, quoted for a shell.
+        folder: folder of the new Truss, quoted for a shell.
     """
     check = f"wrote {folder}; next: trtllm-truss check --truss {folder}"
     serve = "" if plan.place else f", trtllm-truss serve --truss {folder}"
@@ -518,7 +522,7 @@ def next_commands(plan: TrussPlan, folder: str) -> list[str]:
 
 
 def _uploads(plan: TrussPlan) -> Sequence[str]:
-    """Return the commands that replace the folders of a plan by repositories."""
+    """Return the commands that replace a plan's folders by repositories."""
     names = ["org/name", "org/tokenizer"]
     uploads = [
         f"hf upload {name} {shlex.quote(each)} ."
@@ -529,7 +533,7 @@ def _uploads(plan: TrussPlan) -> Sequence[str]:
 
 
 def _deployment(plan: TrussPlan) -> str:
-    """Return the section of README.md about deployment."""
+    """Return the deployment section of README.md."""
     private = (
         f"A private or gated repository needs the secret `{ACCESS_TOKEN_SECRET}` in the workspace."
     )
@@ -578,5 +582,5 @@ def _first_upper(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Drop line breaks and control characters: names come from engines of other people."""
+    """Drop line breaks and control characters, because names come from other people's engines."""
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""The settings that follow from an engine's name, or from the LMI settings beside it."""
+"""Determine the settings from an engine's name, or from LMI settings next to it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _FOLDERS = ("/", ".", "~")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The settings of an engine, before it is read.
+    """The settings of an engine before it is read.
 
     Attributes:
         metadata: keys of `model_metadata`, not validated.
         rows: the outcome of each imported option; empty without settings to import.
-        ignored: options that lose to another spelling.
+        ignored: options overridden by another spelling.
         consent: where the operator allowed code to run; empty if nowhere.
-        config: keys of config.yaml beside `model_metadata`.
+        config: keys of config.yaml besides `model_metadata`.
     """
 
     metadata: dict[str, Any]
@@ -59,14 +59,14 @@ class Origin:
 
 
 def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
-    """Resolve an engine's name; read `serving.properties` where there is one.
+    """Resolve an engine's name; read `serving.properties` if there is one.
 
-    A file that the user names speaks for the user; one found inside a repository does not.
+    A file given by the user carries the user's consent; one found inside a repository does not.
 
     Args:
         engine: `org/name` (with `@` and a revision, if any), `s3://…`, a folder, `package://…`, or
-            a file: a serving.properties, variables of an LMI container, or one of the engine's.
-            Or settings of another server, in a file or folder, or a command line.
+            a file: a serving.properties, variables of an LMI container, or one of the engine's. It
+            may also be another server's settings, in a file or folder, or a command line.
         gpus: value of LMI's `tensor_parallel_degree=max`.
         token: the Hugging Face access token.
 
@@ -103,16 +103,16 @@ def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
 
 
 def locate(name: str, option: str) -> tuple[str, str | None]:
-    """Return a repository as config.yaml names it, and its revision.
+    """Return a repository in the form of config.yaml, and its revision.
 
     A folder becomes absolute, since the Truss may be anywhere.
 
     Args:
         name: as typed.
-        option: the option it was typed for, for messages.
+        option: option it was given for, for messages.
 
     Raises:
-        SettingsError: it names both a repository on the Hub and a folder.
+        SettingsError: it is both a repository on the Hub and a folder.
     """
     bare, _, revision = name.partition("@")
     if is_on_hub(bare):
@@ -132,7 +132,7 @@ def is_folder(repository: str) -> bool:
 
 
 def _imported(found: Found) -> Origin:
-    """Convert settings of another server, which the user named."""
+    """Convert another server's settings, which the user named."""
     version = None if found.kind == "triton" else IMAGES[-1].tensorrt_llm
     result = found.convert(version)
     consent = f"by {found.origin}" if result.metadata.get("trust_remote_code") else ""
@@ -148,7 +148,7 @@ def _from_lmi(
     holds_checkpoint: bool,
     named_file: Path | None = None,
 ) -> Origin:
-    """Convert the settings of `named_file`, or without one those inside the repository `place`."""
+    """Convert the settings of `named_file` or, without one, those inside the repository `place`."""
     given = collect_options(values)
     if not given:
         return Origin(_named(place, revision))
@@ -179,7 +179,7 @@ def _without_gpus(row: Row) -> Row:
 
 
 def _within(place: str, model: str) -> tuple[str, bool]:
-    """Replace the folder that SageMaker mounts by its origin; return whether it was one."""
+    """Replace SageMaker's mount folder by its origin; return True if it was one."""
     if not is_mounted(model):
         return locate(model, "option.model_id")[0], False
     if model.rstrip("/") in MOUNTS:

@@ -1,4 +1,4 @@
-"""The GPUs of an engine, the smallest that fit, and the `weights` that the platform delivers."""
+"""Choose the smallest GPUs for an engine, and the `weights` that the platform mounts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_truss.settings.model import Settings
 
 DEGREES = (1, 2, 4, 8)
-"""Tensor parallelism to try where nothing fixes it."""
+"""Tensor parallelism to try if nothing fixes it."""
 
 _CHOSEN = read_facts("images", "gpus")
 """Releases by the compute capability chosen with them."""
@@ -42,8 +42,8 @@ class Fit:
     """The result of comparing an engine with GPUs.
 
     Attributes:
-        findings: the problems.
-        capacity: of the KV cache; None if unknown.
+        findings: problems found.
+        capacity: capacity of the KV cache; None if unknown.
         target: requests to send at once; None if unknown.
     """
 
@@ -57,7 +57,7 @@ class Fit:
 
     @property
     def is_roomy(self) -> bool:
-        """True if a whole sequence fits beside the weights and the runtime's working memory."""
+        """True if a whole sequence fits besides the weights and the runtime's working memory."""
         capacity = self.capacity
         if capacity is None:
             return True
@@ -72,8 +72,8 @@ class Place:
     Attributes:
         accelerator: `resources.accelerator`.
         degree: tensor parallelism.
-        verdict: of the comparison.
-        reason: why these, as a sentence.
+        verdict: result of the comparison.
+        reason: why these were chosen, as a sentence.
     """
 
     accelerator: str
@@ -90,10 +90,11 @@ class Requirements:
         degrees: values of tensor parallelism to try.
         others: pipeline × context parallelism; GPUs = degree × others.
         nodes: hosts that share them evenly.
-        option: the option that named the accelerator.
-        runtime: the base of the container.
-        version: TensorRT-LLM's; None if unknown.
-        capability: that of the GPU the engine was built on; None if unknown or not bound to one.
+        option: option that gave the accelerator.
+        runtime: base of the container.
+        version: version of TensorRT-LLM; None if unknown.
+        capability: capability of the GPU that built the engine; None if unknown or not bound to
+            one.
         settings: validates the settings for a degree.
         examine: compares them with an image and an accelerator.
     """
@@ -121,7 +122,7 @@ def choose_gpus(requirements: Requirements, given: str | None) -> Place:
     """Choose GPUs.
 
     Args:
-        requirements: the engine's.
+        requirements: requirements of the engine.
         given: `--accelerator`; without a number, as many as the engine needs.
 
     Raises:
@@ -163,7 +164,7 @@ def choose_gpus(requirements: Requirements, given: str | None) -> Place:
 
 
 def _refusal(refusals: Mapping[str, Sequence[str]]) -> str:
-    """Return what is wrong with every accelerator alike, or with the largest."""
+    """Return the problem that all accelerators share, or that of the largest."""
     if not refusals:
         return (
             "no accelerator of this release is of the generation that built the engine; name one "
@@ -202,7 +203,7 @@ def _given_place(requirements: Requirements, given: str) -> Place:
 
 
 def _by_memory(requirements: Requirements) -> Iterator[tuple[Accelerator, int]]:
-    """Yield the kinds and degrees to try, those with the least memory in all first."""
+    """Yield the kinds and degrees to try, those with the least total memory first."""
     kinds = [row for row in ACCELERATORS.values() if _is_candidate(row, requirements)]
     pairs = [(row, degree) for row in kinds for degree in requirements.degrees]
     pairs.sort(key=lambda pair: (pair[0].memory_bytes * pair[1], pair[1]))
@@ -238,13 +239,13 @@ _PIN = re.compile(r"truss\s*==\s*([0-9][0-9a-z.]*)\s*;")
 
 
 class Delivery(NamedTuple):
-    """The repositories that the platform mounts, and those that are left to the start.
+    """The repositories that the platform mounts, and those that the start downloads.
 
     Attributes:
-        weights: the section of config.yaml.
-        revisions: the commit by the key of its repository.
-        downloaded_bytes: what is left for the start to fetch.
-        left: repositories that the start fetches.
+        weights: section of config.yaml.
+        revisions: commit by the key of its repository.
+        downloaded_bytes: size of the start's downloads.
+        left: repositories that the start downloads.
     """
 
     weights: Sequence[Mapping[str, Any]]
@@ -257,9 +258,9 @@ def deliver(needs: Sequence[Need], *, wanted: bool, with_token: bool) -> Deliver
     """Plan the delivery of all remote files.
 
     Args:
-        needs: the files of a start, by repository.
+        needs: files that a start reads, by repository.
         wanted: False leaves all of them to the start.
-        with_token: the repositories were read with a token, so that the platform needs it too.
+        with_token: the repositories were read with a token, so the platform needs one too.
     """
     entries: dict[str, dict[str, Any]] = {}
     revisions: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""From an engine's name to the contents of its Truss; reads listings and small files only."""
+"""Plan a Truss from an engine's name, reading only listings and small files."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ class InitOptions:
 
     Attributes:
         engine: the engine or its LMI settings.
-        tokenizer: its tokenizer's repository; None is the engine's.
+        tokenizer: repository of its tokenizer; None for the engine's.
         adapters: `NAME=REPO` for each LoRA adapter of a checkpoint.
         accelerator: `resources.accelerator`; None chooses one.
-        instance_type: `resources.instance_type`, in place of an accelerator.
-        node_count: hosts that share the engine; None is one.
-        weights: let the platform deliver the files.
+        instance_type: `resources.instance_type`, instead of an accelerator.
+        node_count: hosts that share the engine; None means one.
+        weights: let the platform mount the files.
         egress: let the container reach other hosts.
         image: `base_image.image`; None chooses one.
         trust_remote_code: consent to run code of the repositories.
-        own_server: serve by this project's server in place of Truss's.
+        own_server: use this project's server instead of Truss's.
     """
 
     engine: str
@@ -123,10 +123,10 @@ class InitOptions:
 
     @property
     def spec(self) -> str | None:
-        """The accelerator that is asked for; an instance type has a number of them.
+        """The requested accelerator; an instance type implies one.
 
         Raises:
-            SettingsError: two options name it.
+            SettingsError: two options specify it.
         """
         if self.instance_type is None:
             return self.accelerator
@@ -147,7 +147,7 @@ class InitOptions:
 
     @property
     def gpus(self) -> int | None:
-        """The number that is asked for in all; None if none is."""
+        """The requested number of GPUs in total; None if none was requested."""
         asked = parse_accelerator(self.spec) if self.spec else None
         return asked.count * self.nodes if asked and ":" in str(self.spec) else None
 
@@ -163,7 +163,7 @@ def make_plan(options: InitOptions, origin: Origin, environment: Environment) ->
     if options.accelerator is None and options.instance_type is None:
         options = replace(options, accelerator=origin.accelerator)
     if {"weights", "model_cache"} & origin.config.keys():
-        options = replace(options, weights=False)  # the imported sections deliver already
+        options = replace(options, weights=False)  # the imported sections already mount them
     if options.tokenizer is not None:
         metadata |= _tokenizer(*locate(options.tokenizer, "--tokenizer"))
     if options.trust_remote_code:
@@ -322,7 +322,7 @@ def _plan(
     requirements: Sequence[str] = (),
     **values: Any,
 ) -> TrussPlan:
-    """Complete a plan by what follows from its repositories."""
+    """Complete a plan with values derived from its repositories."""
     delivery = deliver(needs, wanted=options.weights, with_token=bool(environment.hf_access_token))
     metadata = _pinned(metadata, delivery.revisions)
     needs = [replace(n, revision=delivery.revisions.get(n.setting, n.revision)) for n in needs]
@@ -372,7 +372,7 @@ def _plan(
 
 
 def _pinned(metadata: dict[str, Any], revisions: Mapping[str, str]) -> dict[str, Any]:
-    """Name the delivered commit for each repository, so that every place serves the same files."""
+    """Specify the mounted commit for each repository, so that every place serves the same files."""
     for setting, commit in revisions.items():
         if name := setting.partition(ADAPTER)[2]:
             adapters = metadata["lora_adapters"]
@@ -483,7 +483,7 @@ def _with_degree(metadata: Mapping[str, Any], degree: int) -> dict[str, Any]:
 
 
 def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Order keys as in docs/settings.md; leave out a pipeline of one stage, the default."""
+    """Order keys as in docs/settings.md; omit the default of one pipeline stage."""
     known = [*Settings.model_fields, *sorted(PLATFORM_KEYS)]
     kept = {key: metadata[key] for key in known if key in metadata}
     if kept.get(_PIPELINE) == 1:
@@ -492,7 +492,7 @@ def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def engine_here(repository: str) -> Engine | None:
-    """Describe the engine in a folder of this machine; None without a readable one."""
+    """Describe the engine in a local folder; None without a readable one."""
     folder = Path(repository).expanduser()
     if not (repository and is_folder(repository) and folder.is_dir()):
         return None
@@ -503,7 +503,7 @@ def engine_here(repository: str) -> Engine | None:
 
 
 def fix_parallelism(metadata: dict[str, Any], engine: Engine) -> list[str]:
-    """Set the engine's own parallelism; return a note for each value that was another."""
+    """Set the engine's own parallelism; return a note for each value that differed."""
     notes = []
     for name in (_TENSOR, _PIPELINE):
         built = getattr(engine, name)
@@ -518,7 +518,7 @@ class _Texts:
 
     Args:
         paths: the tokenizer's files in `source`.
-        tokenizer: its repository, if it is not the engine's.
+        tokenizer: its repository, if not the engine's.
     """
 
     def __init__(
@@ -561,7 +561,7 @@ class _Texts:
         return isinstance(values, Mapping) and bool(values.get("chat_template"))
 
     def sampling(self) -> tuple[str, Mapping[str, Any]]:
-        """Return the authors' sampling defaults, and where they stand.
+        """Return the authors' sampling defaults, and their location.
 
         Raises:
             ArtifactError: a value is wrong.
@@ -581,12 +581,12 @@ class _Texts:
 
 
 class _States:
-    """Settings that config.yaml states although nobody asked for them.
+    """Settings that config.yaml contains although nobody asked for them.
 
     Attributes:
         metadata: keys of `model_metadata`.
         remarks: comments on lines of config.yaml.
-        notes: what is left out.
+        notes: omitted settings.
     """
 
     def __init__(self, metadata: Mapping[str, Any], version: str | None) -> None:
@@ -596,7 +596,7 @@ class _States:
         self._version = version
 
     def sample(self, recommended: tuple[str, Mapping[str, Any]], refused: Collection[str]) -> None:
-        """State the authors' sampling defaults, but for those that requests cannot have."""
+        """Set the authors' sampling defaults, except those that requests cannot have."""
         place, values = recommended
         for name, value in values.items():
             if name in refused:
@@ -612,7 +612,7 @@ class _States:
             self.remarks["generation:"] = f"as the authors recommend: {place}"
 
     def guide(self, lacking: str) -> None:
-        """Turn guided decoding on, or note what is missing and what it is for.
+        """Enable guided decoding, or note what is missing and what it would enable.
 
         Args:
             lacking: why an engine has none (`Engine.lacks_guides`); empty if it has.
@@ -624,7 +624,7 @@ class _States:
             self.state([(f"runtime.{GUIDES}", GRAMMAR_LIBRARY, remark)])
 
     def state(self, settings: Iterable[tuple[str, object, str]]) -> None:
-        """State settings; values that are there already stay."""
+        """Set settings; existing values are kept."""
         for key, value, remark in settings:
             *sections, name = key.split(".")
             change: Any = {name: value}
@@ -638,7 +638,7 @@ class _States:
 
 
 def _completed(metadata: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Add what is absent, behind what is there."""
+    """Add missing keys after the existing ones."""
     return merged(merged(metadata, more), metadata)
 
 
@@ -657,10 +657,11 @@ def _tokenizer(repository: str, revision: str | None) -> dict[str, Any]:
 
 
 def _recorded_tokenizer(engine: Engine, settings: Settings) -> dict[str, Any]:
-    """Return the tokenizer of the engine's manifest, if it is on the Hub.
+    """Return the tokenizer in the engine's manifest, if it is on the Hub.
 
     Raises:
-        SettingsError: it is another repository's, and consent to run its code was given unseen.
+        SettingsError: it belongs to another repository, and consent to run its code was given
+            unseen.
     """
     recorded = engine.manifest.tokenizer if engine.manifest else None
     if recorded is None or not is_on_hub(recorded.repository):

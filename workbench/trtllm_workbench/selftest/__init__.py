@@ -1,6 +1,6 @@
-"""`trtllm-truss selftest`: the promises of this project, checked on the machine as it is.
+"""`trtllm-truss selftest`: check this project's promises on the machine as it is.
 
-A step makes or finds a model, serves it with the real `trtllm-truss serve`, and checks one promise
-after the other over HTTP and over Triton's gRPC. Each check has one result: held, fell short, or
-could not run with the reason.
+A step creates or finds a model, serves it with the real `trtllm-truss serve`, and checks one
+promise after the other over HTTP and over Triton's gRPC. Each check has one result: passed, failed,
+or skipped with the reason.
 """

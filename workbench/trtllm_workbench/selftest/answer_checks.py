@@ -1,9 +1,9 @@
 """Checks of answers: functions of a `ServedModel`.
 
 They return `Held`, or raise `FellShort` or `CannotRun`. They check exact text, whole characters,
-stop words, seeds and temperatures; each API's whole answer and stream of the same text, in its
-shapes; guided decoding and log probabilities; and bodies that must be refused, each with the name
-of the field at fault.
+stop words, seeds and temperatures; whole and streamed responses of each API with the same text, in
+its format; guided decoding and log probabilities; and bodies that must be refused, each with the
+name of the field at fault.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def exact_text(model: ServedModel) -> Held:
     """Compare streamed text with the tokenizer's decoding of the same answer's ids."""
     for answer in model.answers:
         decoded = model.decode(answer.ids)
-        for name, text in (("the text", answer.text), ("the joined pieces", answer.joined)):
+        for name, text in (("the text", answer.text), ("the joined chunks", answer.joined)):
             if text != decoded:
                 raise FellShort(
                     f"{name} {text!r} of the ids {answer.ids} differ from the tokenizer's "
@@ -51,7 +51,7 @@ def exact_text(model: ServedModel) -> Held:
 
 
 def whole_characters(model: ServedModel) -> Held:
-    """Look for U+FFFD anywhere but at the end of an answer that `max_tokens` cut."""
+    """Look for U+FFFD anywhere except at the end of an answer that `max_tokens` truncated."""
     for answer in model.answers:
         text = answer.text.rstrip(_REPLACEMENT) if answer.cut_short else answer.text
         if (place := text.find(_REPLACEMENT)) >= 0:
@@ -63,7 +63,7 @@ def whole_characters(model: ServedModel) -> Held:
 
 
 def forms_agree(model: ServedModel) -> Held:
-    """Compare the forms of predict with each other: pieces, events, one body."""
+    """Compare the formats of predict: chunks, events, one body."""
     for answer in model.answers:
         streamed = model.greedy(answer.prompt)
         events = expect(model.api.post(PREDICT, greedy_body(answer.prompt), EVENTS)).events()
@@ -82,7 +82,7 @@ def forms_agree(model: ServedModel) -> Held:
 
 
 def stop_words(model: ServedModel) -> Held:
-    """Let a word from the middle of an answer stop it."""
+    """Stop an answer at a word from its middle."""
     whole = model.greedy(stream=False).json()["text"]
     if len(whole) < _LEAST_TEXT:
         raise CannotRun(f"the answer, {whole!r}, is too short to be stopped")
@@ -102,7 +102,7 @@ def stop_words(model: ServedModel) -> Held:
 
 
 def engine_stop_words(model: ServedModel) -> Held:
-    """Give the engine itself a stop word and an end id."""
+    """Send a stop word and an end id to the engine itself."""
     ids = model.direct.generate(model.prompt_ids, _ENGINE_TOKENS).ids
     if len(ids) < _ENGINE_TOKENS:
         raise FellShort(
@@ -128,7 +128,7 @@ def engine_stop_words(model: ServedModel) -> Held:
 
 
 def seeds(model: ServedModel) -> Held:
-    """Draw answers with equal and with different seeds."""
+    """Sample answers with equal and with different seeds."""
 
     def draw(seed: int) -> str:
         body = {"prompt": PROMPTS[0], "max_tokens": 12, "seed": seed, "temperature": 1.0}
@@ -142,7 +142,7 @@ def seeds(model: ServedModel) -> Held:
 
 
 def temperature(model: ServedModel) -> Held:
-    """Compare seeds at temperatures 0 and 1, beside the `top_p` that OpenAI's clients send."""
+    """Compare seeds at temperatures 0 and 1, with the `top_p` that OpenAI's clients send."""
 
     def draw(seed: int, **fields: float) -> str:
         body = {"prompt": PROMPTS[0], "max_tokens": _TOKENS, "seed": seed, **fields}
@@ -321,9 +321,9 @@ def _compare(
             f"{streamed.text[-300:]}"
         ) from error
     if whole != joined:
-        raise FellShort(f"{path} answered {whole!r} at once and streamed {joined!r}")
+        raise FellShort(f"{path} returned {whole!r} at once and streamed {joined!r}")
     if not whole:
-        raise FellShort(f"{path} answered with an empty text")
+        raise FellShort(f"{path} returned an empty text")
     return Held(f"whole and streamed: the same {len(whole)} characters")
 
 
@@ -360,8 +360,9 @@ def log_probabilities(model: ServedModel) -> Held:
     if (joined := "".join(found["tokens"])) != choice["text"]:
         raise FellShort(f"the tokens join to {joined!r}, the text is {choice['text']!r}")
     mean = sum(values) / max(1, len(values))
-    # A greedy answer's are 0 where they are relative to the tokens drawn from (docs/engines.md).
-    note = "" if any(values) else "; are they relative to the tokens drawn from?"
+    # A greedy answer's values are 0 if they are relative to the tokens sampled from
+    # (docs/engines.md).
+    note = "" if any(values) else "; are they relative to the tokens sampled from?"
     told = f"one for each of {count} tokens, {mean:.2f} on average{note}"
     return Held(told, {"mean": round(mean, 3)})
 
@@ -429,18 +430,18 @@ BAD_BODIES: tuple[tuple[str, Any, str], ...] = (
     (INVOCATIONS, {"inputs": "Hi", "parameters": {"max_new_tokens": 0}}, "max_new_tokens"),
     (INVOCATIONS, {"inputs": "Hi", "parameters": {"topk": 1}}, "topk"),
 )
-"""Route, body, and a word that the message must hold."""
+"""Route, body, and a word that the message must contain."""
 
 
 def bad_bodies(model: ServedModel) -> Held:
-    """Send all of them, one that is too long and one that is too large."""
+    """Send all of them, plus one that is too long and one that is too large."""
     cases = [*BAD_BODIES, (PREDICT, _too_long(model), "context")]
     for path, body, word in cases:
         reply = model.api.post(path, body)
         if not 400 <= reply.status < 500 or word not in reply.complaint:
             shown = str(body)[:80]
             raise FellShort(
-                f"{path} answered {shown} with {reply.complaint}; expected 4xx and {word!r}"
+                f"{path} responded to {shown} with {reply.complaint}; expected 4xx and {word!r}"
             )
     refused = len(cases)
     limit = model.settings.serving.max_body_bytes

@@ -1,7 +1,7 @@
-"""Calls that keep what a check needs: HTTP to the served Truss, and the engine alone.
+"""Calls that record what a check needs: HTTP to the served Truss, and to the engine alone.
 
-HTTP calls keep status, headers, pieces and times. The engine alone takes and gives token ids at
-Triton's gRPC endpoint, without text and HTTP.
+HTTP calls record status, headers, chunks and times. The engine alone receives and returns token ids
+at Triton's gRPC endpoint, without text and HTTP.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class HttpReply:
     Attributes:
         status: HTTP status.
         headers: by lower-case name.
-        body: all bytes that arrived.
-        pieces: number of reads that the body arrived in.
+        body: all received bytes.
+        pieces: number of reads in which the body arrived.
         is_cut: the connection ended before the response did.
         first_s: seconds to the first byte of the body.
     """
@@ -95,7 +95,7 @@ class HttpReply:
 
 
 class Stream:
-    """A response that is read piece by piece; `close` disconnects."""
+    """A response read chunk by chunk; `close` disconnects."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
@@ -114,7 +114,7 @@ class Stream:
             yield piece
 
     def close(self) -> None:
-        """Disconnect at once; the response is not read on."""
+        """Disconnect at once without reading on."""
         self._response.close()
         self._connection.close()
 
@@ -140,7 +140,7 @@ class Api:
     def stream(
         self, path: str, body: object, headers: Mapping[str, str] | None = None
     ) -> Iterator[Stream]:
-        """Send a body and yield the response once its status has arrived; disconnect at the end."""
+        """Send a body and yield the response once its status has arrived; disconnect afterwards."""
         stream = self.open(path, body, headers)
         try:
             yield stream
@@ -148,7 +148,7 @@ class Api:
             stream.close()
 
     def open(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> Stream:
-        """Do the same without a context; the caller closes the stream."""
+        """As `stream`, but without a context; the caller closes the stream."""
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=_TIMEOUT_S)
         try:
             _send(connection, "POST", path, body, headers)
@@ -161,7 +161,7 @@ class Api:
         """Return the sum of a metric over its labels.
 
         Raises:
-            LookupError: the page lacks the metric.
+            LookupError: the page does not contain the metric.
         """
         page = self.get("/metrics/").text
         samples = (sample for family in parse_metrics(page) for sample in family.samples)
@@ -237,10 +237,10 @@ class Stopped:
     """The end of a request that was stopped in the engine.
 
     Attributes:
-        tokens: tokens that had arrived at the order to stop.
-        by_stop_s: seconds from the tensor `stop` to the end; None if it did not end.
+        tokens: tokens that had arrived when the order to stop was sent.
+        by_stop_s: seconds from the tensor `stop` to the end; None if it did not stop.
         by_cancel_s: seconds from the cancellation of the call to the end; None likewise.
-        was_over: the request had ended before.
+        was_over: the request had finished before.
     """
 
     tokens: int
@@ -255,8 +255,8 @@ class DirectEngine:
 
     Attributes:
         address: ``host:port`` of Triton's gRPC endpoint.
-        version: the TensorRT-LLM version that the model repository was rendered for.
-        instances: of the model.
+        version: TensorRT-LLM version for which the model repository was rendered.
+        instances: number of instances of the model.
     """
 
     address: str
@@ -264,7 +264,7 @@ class DirectEngine:
     instances: int = 1
 
     def generate(self, prompt: Sequence[int], max_tokens: int, **fields: Any) -> Generated:
-        """Generate one greedy answer; `fields` are those of `EngineRequest`.
+        """Generate one greedy answer; `fields` are fields of `EngineRequest`.
 
         Raises:
             TrussError: the engine failed.
@@ -288,12 +288,12 @@ class DirectEngine:
         return block_on(run)
 
     def stop(self, prompt: Sequence[int], max_tokens: int, within_s: float) -> Stopped:
-        """Stop a running request with the tensor `stop`, else by cancelling its call.
+        """Stop a running request with the tensor `stop`, or by cancelling its call.
 
         Args:
-            prompt: ids.
-            max_tokens: so many that the request runs on meanwhile.
-            within_s: seconds that each of the two may take.
+            prompt: token ids.
+            max_tokens: enough for the request to keep running meanwhile.
+            within_s: time limit of each of the two, in seconds.
         """
         request = self._request(prompt, max_tokens, {})
         return block_on(lambda: self._stop(request, within_s))
@@ -336,7 +336,7 @@ class DirectEngine:
 
 
 async def _ended_requests(connection: GrpcConnection) -> int:
-    """Return the requests that Triton's statistics count as ended."""
+    """Return the requests that Triton's statistics count as finished."""
     request = service_pb2.ModelStatisticsRequest(name=MODEL_NAME)
     response = service_pb2.ModelStatisticsResponse()
     await asyncio.wait_for(call(connection, "ModelStatistics", request, response), _LIMIT_S)

@@ -1,7 +1,7 @@
 """Checks of the engine and the machine, in the form of `answer_checks`.
 
-They check disconnects and overload; tokens per second and time to the first byte, against the
-engine alone; a killed rank, the restart, and the end; and of the machine Triton, a runtime, MPI,
+They check disconnects and overload; tokens per second and time to the first byte, compared with the
+engine alone; a killed rank, the restart and the exit; and, for the machine, Triton, a runtime, MPI,
 GPUs with their driver, and shared memory.
 """
 
@@ -41,7 +41,7 @@ from trtllm_workbench.selftest.served_model import (
 from trtllm_workbench.selftest.spawning import spawn_workers
 
 LIMIT_S = 0.5
-"""Time for the engine to stop after a disconnect."""
+"""Time limit for the engine to stop after a disconnect."""
 
 _RUNNING = "trtllm_truss_requests_running"
 _WASTED = "trtllm_truss_tokens_after_disconnect_total"
@@ -55,7 +55,7 @@ _MOST_CONNECTIONS = 512
 def cancellation(model: ServedModel) -> Held:
     """Fill the engine with streams and disconnect them all; server and engine must be free in time.
 
-    The engine is free when it gives a first token to as many requests as it runs at once.
+    The engine is free when it returns a first token to as many requests as it runs at once.
     """
     count = model.batch if model.batch <= _MOST_STREAMS else _STREAMS
     usual_s = _first_tokens_s(model, count)
@@ -89,7 +89,7 @@ def cancellation(model: ServedModel) -> Held:
 
 
 def _first_tokens_s(model: ServedModel, count: int) -> float:
-    """Return the seconds that so many answers of one token take."""
+    """Return the seconds that so many one-token answers take."""
     started = time.perf_counter()
     model.direct.generate_all([model.prompt_ids] * count, 1)
     return time.perf_counter() - started
@@ -102,7 +102,7 @@ def _too_late(what: str, seconds: float) -> FellShort:
 
 
 def engine_cancellation(model: ServedModel) -> Held:
-    """Stop a request in the engine itself and wait for its end there."""
+    """Stop a request in the engine itself and wait until it ends there."""
     stopped = model.direct.stop(model.prompt_ids, model.longest_answer, LIMIT_S)
     if stopped.was_over:
         raise CannotRun(
@@ -124,7 +124,7 @@ def engine_cancellation(model: ServedModel) -> Held:
 
 
 def overload(model: ServedModel) -> Held:
-    """Send more requests than engine and queue take; the surplus must be refused at once."""
+    """Send more requests than engine and queue accept; the surplus must be refused at once."""
     limit = model.settings.serving.queue_limit
     count = model.batch + limit + _REFUSALS
     if count > _MOST_CONNECTIONS:
@@ -248,7 +248,7 @@ def speed(model: ServedModel, streams: int) -> Held:
 
 
 def most_streams(model: ServedModel) -> int:
-    """Return the streams of the second measurement: the engine's batch, within limits."""
+    """Return the streams for the second measurement: the engine's batch, within limits."""
     return min(model.batch, 4 if model.quick else _MOST_MEASURED_STREAMS)
 
 
@@ -295,7 +295,7 @@ _RESTARTS = "trtllm_truss_engine_restarts_total"
 
 
 def killed_rank(model: ServedModel) -> Held:
-    """Kill a rank under load: streams must end visibly, the health check must fail."""
+    """Kill a rank under load: streams must end visibly, and the health check must fail."""
     ranks = model.server.named(_ENGINE)
     if not ranks:
         raise CannotRun(f"no process is named {_ENGINE}")
@@ -331,7 +331,7 @@ def killed_rank(model: ServedModel) -> Held:
 
 
 def restart(model: ServedModel) -> Held:
-    """Wait for the engine's restart; it must answer as before."""
+    """Wait for the engine's restart; it must generate as before."""
     limit_s = model.settings.serving.start_timeout_s + _RESTART_MARGIN_S
     waited_ms = _await(model.api.is_ready, limit_s)
     if waited_ms is None:
@@ -349,7 +349,7 @@ def restart(model: ServedModel) -> Held:
 
 
 def nothing_left(model: ServedModel) -> Held:
-    """End the server; processes, ports, shared memory and folders must be gone."""
+    """Stop the server; processes, ports, shared memory and folders must be gone."""
     ports = [model.api.port, int(model.direct.address.rpartition(":")[2])]
     ports += [model.http_port] if model.http_port else []
     started = time.perf_counter()
@@ -418,7 +418,7 @@ def machine_checks(machine: Machine, ranks: int, folder: Path) -> list[tuple[str
     """Return the checks of this machine by name.
 
     Args:
-        ranks: the most ranks that are to run.
+        ranks: the highest number of ranks to run.
         folder: for MPI's temporary files.
     """
     return [
@@ -428,7 +428,7 @@ def machine_checks(machine: Machine, ranks: int, folder: Path) -> list[tuple[str
         ("CUDA", lambda: _cuda(machine)),
         ("MPI", lambda: _mpi(machine, ranks)),
         (
-            "spawn",  # a worker for each GPU
+            "spawn",  # a worker per GPU
             lambda: spawn_workers(machine.runtime, max(1, len(machine.gpus.devices)), folder),
         ),
         (str(SHARED_MEMORY), lambda: _shared_memory(machine, ranks)),

@@ -1,8 +1,8 @@
 """Run the steps in order and collect their results.
 
-One step compares our `tensorrt_llm` model with the template that the image ships, field by field.
-The templates are `config.pbtxt` files with placeholders such as ``${triton_max_batch_size}`` in
-place of numbers, booleans and data types; such values are not compared.
+One step compares our `tensorrt_llm` model with the template in the image, field by field. The
+templates are `config.pbtxt` files with placeholders such as ``${triton_max_batch_size}`` instead of
+numbers, booleans and data types; such values are not compared.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _OPEN_TYPE = re.compile(r"(data_type\s*:\s*)\$\{\w+\}")
 _OPEN_FLAG = re.compile(r"(decoupled\s*:\s*)\$\{\w+\}")
 _OPEN_NUMBER = re.compile(r'(?<!")\$\{\w+\}(?!")')
 _OMITTED = frozenset(row.name for row in PARAMETERS if row.default is None)
-"""Keys left out on purpose: the backend acts on their blank values."""
+"""Keys omitted on purpose: the backend acts on their blank values."""
 
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 
@@ -96,7 +96,7 @@ def read_template(path: Path) -> model_config_pb2.ModelConfig:
 def differences(
     ours: model_config_pb2.ModelConfig, template: model_config_pb2.ModelConfig
 ) -> list[str]:
-    """Name every tensor in which our configuration differs, and every key that it lacks."""
+    """List every tensor in which our configuration differs, and every key that it does not have."""
     found = [*_tensors("input", ours.input, template.input)]
     found += _tensors("output", ours.output, template.output)
     left_out = template.parameters.keys() - ours.parameters.keys() - _OMITTED
@@ -106,7 +106,7 @@ def differences(
 def unknown_keys(
     ours: model_config_pb2.ModelConfig, template: model_config_pb2.ModelConfig
 ) -> list[str]:
-    """Return the parameters that the template lacks; its backend ignores them."""
+    """Return the parameters that the template does not have; its backend ignores them."""
     return sorted(ours.parameters.keys() - template.parameters.keys())
 
 
@@ -173,7 +173,7 @@ SERVED_STEPS = tuple(
 )
 MACHINE_STEPS = ("machine", "template")
 STEPS = (*MACHINE_STEPS, *SERVED_STEPS)
-"""The words of `--only` and `--skip`."""
+"""The step names for `--only` and `--skip`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,13 +183,13 @@ class Order:
     Attributes:
         steps: some of `STEPS`.
         ranks: numbers of ranks of tiny models; empty means one, and as many as there are GPUs.
-        kinds: kinds of tiny models; empty means those that this machine runs.
-        config: the user's own configuration, parsed; None for another engine.
-        truss: the folder of its Truss.
-        base: the folder to which its relative paths refer.
+        kinds: kinds of tiny models; empty means those that this machine can run.
+        config: the user's own parsed configuration; None for another engine.
+        truss: folder of its Truss.
+        base: folder to which its relative paths refer.
         engine: an engine repository; None for tiny models.
-        tokenizer: its tokenizer's; None is the engine's.
-        template: the template to compare with; None for the image's.
+        tokenizer: its tokenizer's repository; None for the engine's.
+        template: template to compare with; None for the image's.
         quick: measure less.
     """
 
@@ -211,7 +211,7 @@ class Runner:
 
     Attributes:
         order: what to run.
-        work: an empty folder for models and Trusses; its owner removes it.
+        work: empty folder for models and Trusses; its owner removes it.
         report: called with each result.
         log: called with each line of a server's log, and with other progress.
     """
@@ -297,7 +297,7 @@ class Runner:
         return folder
 
     def _serve(self, subject: Subject, host: HostInfo) -> None:
-        """Serve a subject and run its checks; without a start there is one result."""
+        """Serve a subject and run its checks; if it does not start, there is one result."""
         steps, quick = self.order.steps, self.order.quick
         opened = ExitStack()
 

@@ -1,4 +1,4 @@
-"""One served model as a child process, what all its checks share, and their results and report."""
+"""One served model as a child process, and the results and report of its checks."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class CheckVerdict(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The return value of a check whose promise held.
+    """The return value of a check that passed.
 
     Attributes:
-        detail: what was seen, in one line.
+        detail: observation in one line.
         figures: measured values by name, with their units.
     """
 
@@ -56,11 +56,11 @@ class Held:
 
 
 class FellShort(Exception):
-    """A promise did not hold; the message names the promise, the value seen and the remedy."""
+    """The check failed; the message gives the promise, the observed value and the remedy."""
 
 
 class CannotRun(Exception):
-    """A check does not apply here; the message is the reason."""
+    """The check does not apply here; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Result:
 
     Attributes:
         subject: what was checked, such as "2 ranks"; empty for the machine.
-        step: the word of `--only` and `--skip`.
-        check: its name in the table.
+        step: name for `--only` and `--skip`.
+        check: name in the table.
         verdict: the outcome.
         detail: one line.
         figures: measured values by name.
@@ -91,7 +91,7 @@ class Result:
 
 
 def run_check(subject: str, step: str, check: str, function: Callable[[], Held]) -> Result:
-    """Run one check; an exception that it does not foresee falls short as well."""
+    """Run one check; an unexpected exception also counts as failed."""
     started = time.monotonic()
     figures: Figures = {}
     try:
@@ -125,7 +125,7 @@ class Report:
 
     @property
     def status(self) -> int:
-        """The exit status: 1 when a check fell short, or none held, else 0."""
+        """The exit status: 1 if a check failed or none passed, otherwise 0."""
         verdicts = {result.verdict for result in self.results}
         return int(CheckVerdict.FELL_SHORT in verdicts or CheckVerdict.HELD not in verdicts)
 
@@ -154,22 +154,22 @@ _PATHS = [
     str(Path(package.__path__[0]).resolve().parent) for package in (trtllm_truss, trtllm_workbench)
 ]
 _PROGRAM = "import sys; del sys.path[0]; from trtllm_truss.__main__ import main; sys.exit(main())"
-"""`python -m trtllm_truss` without the current folder, which may be a stranger's.
+"""`python -m trtllm_truss` without the current folder, which may be untrusted.
 
-Relative paths of a configuration still begin there.
+Relative paths in a configuration still refer to it.
 """
 _TICK_S = 0.02
 _END_LIMIT_S = 60.0
 
 
 class ChildServer:
-    """One run of `trtllm-truss serve`; a context manager that ends it.
+    """One run of `trtllm-truss serve`; a context manager that stops it.
 
     Args:
         truss: the Truss's folder.
         config: its configuration.
         port: HTTP port.
-        temporary: folder for temporary files, created; its path should be short.
+        temporary: folder for temporary files, created here; its path should be short.
         show: receives each line of the server's log.
 
     Attributes:
@@ -229,7 +229,7 @@ class ChildServer:
         self.close()
 
     def close(self) -> None:
-        """Kill what still runs, and remove the temporary files."""
+        """Kill what is still running, and remove the temporary files."""
         if self._child is not None:
             self.end()
             for pid in self.left_processes():
@@ -242,25 +242,28 @@ class ChildServer:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def end(self) -> int | None:
-        """Send SIGTERM and return the exit status; None if the server still runs a minute later."""
+        """Send SIGTERM and return the exit status.
+
+        None if the server is still running a minute later.
+        """
         assert self._child is not None
         self.remember()
         self._child.terminate()
         return self._child.wait(_END_LIMIT_S)
 
     def remember(self) -> None:
-        """Note the processes that run now; all of them must be gone at the end."""
+        """Record the running processes; all of them must be gone at the end."""
         assert self._child is not None
         self._seen |= descendants(self._child.pid)
 
     def named(self, name: str) -> list[int]:
-        """Return the processes below the server with a name, in the order of their ids."""
+        """Return the processes below the server with a name, ordered by id."""
         assert self._child is not None
         self.remember()
         return sorted(pid for pid in descendants(self._child.pid) if name_of(pid) == name)
 
     def left_processes(self) -> list[int]:
-        """Return those of the remembered processes that still run."""
+        """Return the recorded processes that are still running."""
         return sorted(pid for pid in self._seen if is_alive(pid))
 
     def left_files(self) -> list[str]:
@@ -283,7 +286,7 @@ class ChildServer:
 
 
 def is_listening(port: int) -> bool:
-    """Return whether anything accepts connections on a loopback port."""
+    """Return True if anything accepts connections on a loopback port."""
     with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
         return True
     return False
@@ -315,7 +318,7 @@ class GreedyAnswer:
         ids: tokens of the answer.
         text: `generated_text`.
         joined: the texts of the tokens, joined.
-        cut_short: the limit of tokens ended the answer.
+        cut_short: the token limit truncated the answer.
     """
 
     prompt: str
@@ -335,8 +338,8 @@ class ServedModel:
         tokenizer: its tokenizer.
         settings: its settings.
         batch: requests that the engine runs at once, over all instances.
-        context_tokens: limit of prompt and answer together.
-        cache_tokens: tokens that the KV cache holds.
+        context_tokens: limit of prompt and output together.
+        cache_tokens: capacity of the KV cache in tokens.
         http_port: Triton's HTTP port.
         quick: measure less.
     """
@@ -362,18 +365,18 @@ class ServedModel:
 
     @property
     def long(self) -> dict[str, Any]:
-        """A body of predict whose answer is as long as context and KV cache allow."""
+        """A predict body whose answer is as long as context and KV cache allow."""
         return {"prompt": PROMPTS[0], "max_tokens": self.longest_answer, "ignore_eos": True}
 
     @property
     def longest_answer(self) -> int:
-        """Tokens that each of a whole batch of answers to the first prompt may have."""
+        """Tokens available to each of a whole batch of answers to the first prompt."""
         tokens = min(self.context_tokens, self.cache_tokens // self.batch)
         return max(1, tokens - len(self.prompt_ids) - _MARGIN_TOKENS)
 
     @cached_property
     def answers(self) -> list[GreedyAnswer]:
-        """A greedy answer to each of the prompts.
+        """A greedy answer to each prompt.
 
         Raises:
             FellShort: an answer is an error or incomplete.
@@ -418,10 +421,10 @@ def greedy_body(prompt: str, **fields: Any) -> dict[str, Any]:
 
 
 def expect(reply: HttpReply, status: int = 200) -> HttpReply:
-    """Return a reply with the status and a complete body.
+    """Return a reply with the expected status and a complete body.
 
     Raises:
-        FellShort: the status is another one, or the connection was cut.
+        FellShort: the status differs, or the connection was cut.
     """
     if reply.status != status:
         raise FellShort(f"expected HTTP {status}, received {reply.complaint}")

@@ -1,4 +1,4 @@
-"""The check that MPI spawns workers here, as TensorRT-LLM's LLM API does."""
+"""Check that MPI spawns workers here, as TensorRT-LLM's LLM API does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtllm_workbench.selftest.served_model import CannotRun, FellShort, Held
 LIMIT_S = 20.0
 _GRACE_S = 0.5
 _DAEMONS = ("prte", "orted")
-"""Of Open MPI 5 and 4. Without one on `PATH` a spawn hangs (seen with Open MPI 5.0.11)."""
+"""Daemons of Open MPI 5 and 4. Without one on `PATH` a spawn hangs (seen with Open MPI 5.0.11)."""
 
 _NO_MPI4PY = "No module named 'mpi4py'"
 _SPAWNED = "spawned by "
@@ -34,22 +34,26 @@ with MPIPoolExecutor(max_workers=workers, path=sys.path) as pool:
 version = MPI.Get_library_version().split(",")[0]
 print(f"\\n{_SPAWNED}{{version}}, mpi4py {{__version__}}", flush=True)
 """
-"""Source: `MpiPoolSession` in tensorrt_llm/llmapi/mpi_session.py of 1.2.1. It runs as `python -c`,
-since the workers would import a main file."""
+"""The program that spawns workers.
+
+Source: `MpiPoolSession` in tensorrt_llm/llmapi/mpi_session.py of 1.2.1. It runs as `python -c`,
+because the workers would import a main file.
+"""
 
 
 def spawn_workers(
     runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float | None = None
 ) -> Held:
-    """Spawn workers in the environment of a checkpoint's server, and end them.
+    """Spawn workers in the environment of a checkpoint's server, and stop them.
 
     Args:
-        runtime: TensorRT-LLM, whose Python spawns; without it this one, or ``python3`` on ``PATH``.
+        runtime: TensorRT-LLM, whose Python spawns; without it this Python, or ``python3`` on
+            ``PATH``.
         folder: for MPI's files.
-        limit_s: time for a spawn; None is `LIMIT_S`.
+        limit_s: time limit of a spawn; None for `LIMIT_S`.
 
     Raises:
-        CannotRun: mpi4py is not installed, or MPI fails where no TensorRT-LLM is installed.
+        CannotRun: mpi4py is not installed, or MPI fails where TensorRT-LLM is not installed.
         FellShort: MPI spawned no workers in time.
     """
     count = f"{workers} worker{'s' if workers > 1 else ''}"
@@ -78,7 +82,10 @@ def spawn_workers(
 def _run(
     command: list[str], environment: Mapping[str, str], folder: Path, limit_s: float | None
 ) -> tuple[int | None, list[str]]:
-    """Return a program's exit status, None after `limit_s`, with its output; end all it started."""
+    """Return a program's exit status, None after `limit_s`, with its output.
+
+    Kill everything it started.
+    """
     limit_s = LIMIT_S if limit_s is None else limit_s
     lines: list[str] = []
     child = GuardedChild(

@@ -1,8 +1,8 @@
-"""The models that a run serves, each as a Truss of its own.
+"""The models that a run serves, each as a separate Truss.
 
-One is a tiny Llama of random weights as a Hugging Face checkpoint. Its tokenizer has the 256 bytes
-and pairs of letters. The rows of the bytes in the output layer are zero, so that greedy answers
-contain none: random weights would otherwise emit halves of characters.
+One is a tiny Llama with random weights as a Hugging Face checkpoint. Its tokenizer has the 256
+bytes and pairs of letters. The rows of the bytes in the output layer are zero, so that greedy
+answers contain none: random weights would otherwise emit incomplete characters.
 """
 
 from __future__ import annotations
@@ -249,14 +249,14 @@ class Subject:
     """One model to serve.
 
     Attributes:
-        name: shown above its results.
-        ranks: of the engine.
-        make: makes the model and returns the configuration. It raises `CannotRun` where this
-            machine has no such engine, and `BuildError` when a build fails.
+        name: heading of its results.
+        ranks: number of ranks of the engine.
+        make: creates the model and returns the configuration. It raises `CannotRun` if this machine
+            has no such engine, and `BuildError` if a build fails.
         truss: the Truss's folder; None for one of this package.
-        base: the folder to which relative paths of the configuration refer.
-        built_version: reads the TensorRT-LLM version that built the engine; None for an engine of
-            another kind, and for one that is built here. It raises what `open_engine` raises.
+        base: folder to which relative paths in the configuration refer.
+        built_version: reads the TensorRT-LLM version that built the engine; None for another kind
+            of engine, and for one built here. It raises what `open_engine` raises.
     """
 
     name: str
@@ -313,10 +313,10 @@ def engine_subject(engine: str, tokenizer: str | None) -> Subject:
 
 
 def tiny_subject(kind: Kind, ranks: int, work: Path, host: HostInfo) -> Subject:
-    """Return the subject of a tiny model of random weights, or of SmolLM2 on the CPU.
+    """Return the subject of a tiny model with random weights, or of SmolLM2 on the CPU.
 
     Args:
-        kind: what serves it.
+        kind: the way it is served.
         ranks: tensor parallelism.
         work: folder for the model.
         host: this machine.
@@ -343,7 +343,7 @@ def write_truss(folder: Path) -> None:
 
 
 def served_config(subject: Subject, folder: Path) -> tuple[Path, int, int]:
-    """Write the configuration to serve: with ports of Triton and a short queue.
+    """Write the configuration to serve, with Triton's ports and a short queue.
 
     Returns:
         The file, and Triton's gRPC and HTTP ports.
@@ -370,7 +370,7 @@ def make_served_model(
     """Describe a served model for its checks.
 
     Args:
-        file: the configuration that is served.
+        file: the served configuration.
         grpc: Triton's gRPC port.
         http: Triton's HTTP port.
         host: this machine.
