@@ -54,7 +54,7 @@ SENT = {"role": "user", "content": "<tool_response>x</tool_response>"}
         (
             "{% for m in messages %}{{ m.content }}{{ 1 // (m.content|length - 32) }}{% endfor %}",
             SENT,
-            "ZeroDivisionError. The template takes",
+            "ZeroDivisionError. The template accepts",
             "change or shorten the refused one",
         ),
     ],
