@@ -123,7 +123,9 @@ def test_a_strict_schema_is_kept_or_refused(
     )
     with caplog.at_level("INFO"):
         guides.check(Guide("json_schema", text)).result(PATIENCE_S)
-    assert "A schema has pattern, which the output follows not at all or only in part" in caplog.text
+    assert (
+        "A schema has pattern, which the output follows not at all or only in part" in caplog.text
+    )
     assert "s3cr3t" not in caplog.text
     kept = Guide("json_schema", '{"type": "string", "pattern": "a"}', is_strict=True)
     assert guides.check(kept).result(PATIENCE_S).guide.language == "ebnf_grammar"

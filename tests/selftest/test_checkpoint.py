@@ -14,7 +14,7 @@ from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, inspect_engine, with_settings
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_workbench.selftest.served_model import CannotRun
+from trtllm_workbench.selftest.served_model import Skipped
 from trtllm_workbench.selftest.subjects import (
     Kind,
     tiny_subject,
@@ -115,5 +115,5 @@ def test_the_converted_checkpoint_is_split_over_the_ranks(tmp_path: Path, ranks:
 def test_what_cannot_be_made_has_a_reason(
     checkpoint: Path, kind: Kind, version: str | None, reason: str
 ) -> None:
-    with pytest.raises(CannotRun, match=reason):
+    with pytest.raises(Skipped, match=reason):
         tiny_subject(kind, 2, checkpoint.parent, HostInfo(runtime_version=version)).make()

@@ -18,14 +18,14 @@ from trtllm_workbench.selftest import answer_checks, engine_checks
 from trtllm_workbench.selftest.calls import Api, DirectEngine
 from trtllm_workbench.selftest.served_model import (
     PROMPTS,
-    CannotRun,
     CheckVerdict,
-    FellShort,
+    Failed,
     GreedyAnswer,
-    Held,
+    Passed,
     Report,
     Result,
     ServedModel,
+    Skipped,
     run_check,
 )
 
@@ -67,15 +67,15 @@ def model(respond: Respond) -> Iterator[ServedModel]:
         )
 
 
-def shortfall(respond: Respond, check: Callable[[ServedModel], Held]) -> str:
-    with model(respond) as served, pytest.raises(FellShort) as raised:
+def shortfall(respond: Respond, check: Callable[[ServedModel], Passed]) -> str:
+    with model(respond) as served, pytest.raises(Failed) as raised:
         check(served)
     return str(raised.value)
 
 
 def test_an_accepted_bad_body_is_named() -> None:
     found = shortfall(lambda *_: reply(200, {"text": "fine"}), answer_checks.bad_bodies)
-    assert found.startswith("/v1/models/model:predict answered b'{\"prompt\": '")
+    assert found.startswith("/v1/models/model:predict responded to b'{\"prompt\": '")
     assert found.endswith("expected 4xx and 'JSON'")
 
 
@@ -106,7 +106,7 @@ def test_a_stream_must_equal_the_whole_answer() -> None:
             return reply(200, {"choices": [{"text": "one two"}]})
         return 200, {}, b'data: {"choices": [{"text": "one"}]}\n\ndata: [DONE]\n\n'
 
-    assert "answered 'one two' at once and streamed 'one'" in shortfall(
+    assert "returned 'one two' at once and streamed 'one'" in shortfall(
         respond, answer_checks.completions
     )
 
@@ -137,7 +137,7 @@ def test_a_missing_template_and_missing_guides_are_reasons() -> None:
 
     with model(respond) as served:
         for check in (answer_checks.chat_completions, answer_checks.guided_decoding):
-            with pytest.raises(CannotRun):
+            with pytest.raises(Skipped):
                 check(served)
 
 
@@ -151,7 +151,7 @@ def test_log_probabilities_are_counted_and_bounded(log_probs: list[float], part:
         "choices": [{"text": " a a", "logprobs": {"tokens": tokens, "token_logprobs": log_probs}}],
         "usage": {"completion_tokens": 2},
     }
-    with model(lambda *_: reply(200, answer)) as served, pytest.raises(FellShort, match=part):
+    with model(lambda *_: reply(200, answer)) as served, pytest.raises(Failed, match=part):
         answer_checks.log_probabilities(served)
 
 
@@ -167,16 +167,16 @@ def answered(written: str, said: str | None = None, *, cut_short: bool = True) -
 
 def test_text_that_is_not_the_decoding_is_named() -> None:
     assert answer_checks.exact_text(answered("naïve 😀")).figures["tokens"] > 2
-    with pytest.raises(FellShort, match="differ from the tokenizer's decoding, 'naïve 😀'"):
+    with pytest.raises(Failed, match="differ from the tokenizer's decoding, 'naïve 😀'"):
         answer_checks.exact_text(answered("naïve 😀", "naïve 😀 "))
 
 
 @pytest.mark.parametrize(
-    ("said", "cut_short", "held"),
+    ("said", "cut_short", "passed"),
     [("a�b", True, False), ("ab�", True, True), ("ab�", False, False)],
 )
 def test_half_a_character_is_allowed_where_the_limit_cut_it(
-    said: str, cut_short: bool, held: bool
+    said: str, cut_short: bool, passed: bool
 ) -> None:
     result = run_check(
         "",
@@ -184,24 +184,24 @@ def test_half_a_character_is_allowed_where_the_limit_cut_it(
         "",
         lambda: answer_checks.whole_characters(answered("ab", said, cut_short=cut_short)),
     )
-    assert (result.verdict is CheckVerdict.HELD) is held
+    assert (result.verdict is CheckVerdict.PASSED) is passed
 
 
-def fail(error: Exception) -> Held:
+def fail(error: Exception) -> Passed:
     raise error
 
 
 def test_a_bug_in_a_check_falls_short_and_does_not_end_the_run() -> None:
     result = run_check("", "text", "name", lambda: fail(KeyError("x")))
-    assert (result.verdict, result.detail) == (CheckVerdict.FELL_SHORT, "unexpected KeyError: 'x'")
+    assert (result.verdict, result.detail) == (CheckVerdict.FAILED, "unexpected KeyError: 'x'")
 
 
 @pytest.mark.parametrize(
     ("verdicts", "status"),
     [
-        ([CheckVerdict.HELD, CheckVerdict.COULD_NOT_RUN], 0),
-        ([CheckVerdict.HELD, CheckVerdict.FELL_SHORT], 1),
-        ([CheckVerdict.COULD_NOT_RUN], 1),
+        ([CheckVerdict.PASSED, CheckVerdict.SKIPPED], 0),
+        ([CheckVerdict.PASSED, CheckVerdict.FAILED], 1),
+        ([CheckVerdict.SKIPPED], 1),
         ([], 1),
     ],
 )

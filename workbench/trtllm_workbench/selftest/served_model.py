@@ -37,13 +37,13 @@ Figures = Mapping[str, Any]
 class CheckVerdict(str, enum.Enum):
     """The outcome of a check; values are those of the report."""
 
-    HELD = "held"
-    FELL_SHORT = "fell short"
-    COULD_NOT_RUN = "could not run"
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Passed:
     """The return value of a check that passed.
 
     Attributes:
@@ -55,11 +55,11 @@ class Held:
     figures: Figures = field(default_factory=dict)
 
 
-class FellShort(Exception):
+class Failed(Exception):
     """The check failed; the message gives the promise, the observed value and the remedy."""
 
 
-class CannotRun(Exception):
+class Skipped(Exception):
     """The check does not apply here; the message is the reason."""
 
 
@@ -87,24 +87,24 @@ class Result:
 
     def row(self) -> str:
         """Return the line of the table."""
-        return f"{self.verdict.value:14}{self.check:28}{self.detail}"
+        return f"{self.verdict.value:9}{self.check:28}{self.detail}"
 
 
-def run_check(subject: str, step: str, check: str, function: Callable[[], Held]) -> Result:
+def run_check(subject: str, step: str, check: str, function: Callable[[], Passed]) -> Result:
     """Run one check; an unexpected exception also counts as failed."""
     started = time.monotonic()
     figures: Figures = {}
     try:
-        held = function()
-        verdict, detail, figures = CheckVerdict.HELD, held.detail, held.figures
-    except FellShort as problem:
-        verdict, detail = CheckVerdict.FELL_SHORT, str(problem)
-    except CannotRun as reason:
-        verdict, detail = CheckVerdict.COULD_NOT_RUN, str(reason)
+        passed = function()
+        verdict, detail, figures = CheckVerdict.PASSED, passed.detail, passed.figures
+    except Failed as problem:
+        verdict, detail = CheckVerdict.FAILED, str(problem)
+    except Skipped as reason:
+        verdict, detail = CheckVerdict.SKIPPED, str(reason)
     except TrussError as problem:
-        verdict, detail = CheckVerdict.FELL_SHORT, problem.message
+        verdict, detail = CheckVerdict.FAILED, problem.message
     except Exception as problem:  # noqa: BLE001 - one broken check must not hide the others
-        verdict, detail = CheckVerdict.FELL_SHORT, f"unexpected {type(problem).__name__}: {problem}"
+        verdict, detail = CheckVerdict.FAILED, f"unexpected {type(problem).__name__}: {problem}"
     seconds = round(time.monotonic() - started, 3)
     return Result(subject, step, check, verdict, " ".join(detail.split()), figures, seconds)
 
@@ -127,7 +127,7 @@ class Report:
     def status(self) -> int:
         """The exit status: 1 if a check failed or none passed, otherwise 0."""
         verdicts = {result.verdict for result in self.results}
-        return int(CheckVerdict.FELL_SHORT in verdicts or CheckVerdict.HELD not in verdicts)
+        return int(CheckVerdict.FAILED in verdicts or CheckVerdict.PASSED not in verdicts)
 
     def summary(self) -> str:
         """Return the last line of the table."""
@@ -379,7 +379,7 @@ class ServedModel:
         """A greedy answer to each prompt.
 
         Raises:
-            FellShort: an answer is an error or incomplete.
+            Failed: an answer is an error or incomplete.
         """
         return [self._ask(prompt) for prompt in PROMPTS]
 
@@ -393,7 +393,7 @@ class ServedModel:
         lines = expect(self.api.post(INVOCATIONS, body)).lines()
         last = lines[-1]
         if message := last["token"].get("error_msg"):
-            raise FellShort(f"the stream of {INVOCATIONS} ended with the error: {message}")
+            raise Failed(f"the stream of {INVOCATIONS} ended with the error: {message}")
         tokens = [line["token"] for line in lines if line["token"]["id"] >= 0]
         return GreedyAnswer(
             prompt,
@@ -407,12 +407,12 @@ class ServedModel:
         """Decode all ids at once with the model's tokenizer.
 
         Raises:
-            FellShort: the tokenizer fails on them.
+            Failed: the tokenizer fails on them.
         """
         try:
             return self.tokenizer.decode(ids)
         except TrussError as error:
-            raise FellShort(f"the tokenizer does not decode the engine's ids: {error}") from error
+            raise Failed(f"the tokenizer does not decode the engine's ids: {error}") from error
 
 
 def greedy_body(prompt: str, **fields: Any) -> dict[str, Any]:
@@ -424,10 +424,10 @@ def expect(reply: HttpReply, status: int = 200) -> HttpReply:
     """Return a reply with the expected status and a complete body.
 
     Raises:
-        FellShort: the status differs, or the connection was cut.
+        Failed: the status differs, or the connection was cut.
     """
     if reply.status != status:
-        raise FellShort(f"expected HTTP {status}, received {reply.complaint}")
+        raise Failed(f"expected HTTP {status}, received {reply.complaint}")
     if reply.is_cut:
-        raise FellShort(f"the response was cut off after {len(reply.body)} bytes")
+        raise Failed(f"the response was cut off after {len(reply.body)} bytes")
     return reply

