@@ -90,7 +90,10 @@ def _parser() -> argparse.ArgumentParser:
         help="model of Triton's own generate_stream (default: %(default)s)",
     )
     parser.add_argument(
-        "--label", default="", metavar="NAME", help="file as another machine: CASE@NAME.json"
+        "--label",
+        default="",
+        metavar="NAME",
+        help="file as CASE@NAME.json, which the page leaves out",
     )
     parser.add_argument(
         "--output", type=Path, default=_OUTPUT, metavar="DIR", help="folder for JSON"

@@ -1,13 +1,13 @@
-"""Write docs/performance.md and its plots from the JSON of cases.
+"""Write docs/performance.md and its plot from the JSON of cases.
 
-Every case has a section for each machine; a marker before each lets a later run replace its own
-cases and keep the others. Three sentences at the top have the ratios of all machines.
+Every case has one section with one table, all from one machine. A marker before each lets a later
+run replace its own cases and keep the others. Three sentences at the top give the ratios.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,21 +64,20 @@ _SENTENCES = {
 }
 _READING = """\
 
-Figures and ratios are those of the machine named under each table, and other machines give others;
-`make bench` (`python -m benchmarks --help`) measures yours and writes this page.
-
-![Tokens per second](plots/zero-cost-tok_s.svg)
+All figures come from machines with two cores and 24 GiB, named under each table. Ratios carry over
+to other machines better than absolute figures. `make bench` (`python -m benchmarks --help`)
+measures yours and writes this page.
 
 """
 
 
 def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
-    """Write the parts of some cases into `performance.md`, and their `plots/*.svg`.
+    """Write the sections of some cases into `performance.md`, and their `plots/*.png`.
 
     Args:
-        results: the folder of `CASE.json`, and of `CASE@LABEL.json` for other machines; cases
-            without a file are skipped.
-        docs: the folder of the page; the page's parts of other cases are kept.
+        results: folder of `CASE.json`; cases without a file are skipped, as are the files of
+            other machines (`CASE@LABEL.json`).
+        docs: folder of the page; its sections of other cases are kept.
         names: the cases to write.
     """
     (docs / "plots").mkdir(parents=True, exist_ok=True)
@@ -88,18 +87,11 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
         if (file := results / f"{name}.json").exists():
             case = read_result(file)
             parts[name] = _section(case, docs) + "\n"
-        for file in sorted(results.glob(f"{name}@*.json")):
-            parts[file.stem] = _other_machine(read_result(file)) + "\n"
-    machines = {
-        name: [key for key in sorted(parts) if key == name or key.startswith(f"{name}@")]
-        for name in MEASURED
-    }
     parts["summary"] = "".join(
-        _summary(sentence, [parts[key] for key in machines[name]])
-        for name, sentence in _SENTENCES.items()
+        _summary(sentence, parts.get(name, "")) for name, sentence in _SENTENCES.items()
     )
     parts["reading"] = _READING
-    order = ["summary", "reading", *(key for keys in machines.values() for key in keys)]
+    order = ["summary", "reading", *(name for name in MEASURED if name in parts)]
     marked = [_MARKER.format(key) + parts[key] for key in order]
     text = _HEADING + "".join(marked).rstrip("\n") + "\n"
     page.write_text(with_contents(text), encoding="utf-8")
@@ -114,50 +106,24 @@ def _read_parts(page: Path) -> dict[str, str]:
     return dict(zip(marked[::2], marked[1::2], strict=True))
 
 
-def _summary(sentence: _Sentence, sections: Sequence[str]) -> str:
-    """Format the ratios of a case as ranges over the machines; empty without sections.
-
-    Machines without the number of streams of the first are left out.
-    """
-    found = [
-        {int(streams): ratios for streams, ratios in sentence.finding.findall(section)}
-        for section in sections
-    ]
-    if not found or not found[0]:
+def _summary(sentence: _Sentence, section: str) -> str:
+    """Format the ratios of a case; empty without a section."""
+    found = {int(streams): ratios for streams, ratios in sentence.finding.findall(section)}
+    if not found:
         return ""
-    streams = min(found[0], key=lambda each: abs(each - sentence.streams))
-    medians: dict[str, list[str]] = {}
-    cores: list[int] = []
-    for section, ratios in zip(sections, found, strict=True):
-        if streams in ratios:
-            cores += map(int, _CORES.findall(section))
-            for median, of in _RATIO.findall(ratios[streams]):
-                medians.setdefault(of, []).append(median)
-    shown = ", ".join(f"{_range(values)} × {of}" for of, values in medians.items())
-    where = " and ".join(map(str, sorted({*cores})))
+    streams = min(found, key=lambda each: abs(each - sentence.streams))
+    shown = ", ".join(f"{median} × {of}" for median, of in _RATIO.findall(found[streams]))
+    cores = ", ".join(_CORES.findall(section))
     load = sentence.load.format(streams)
-    return f"- {sentence.text} {shown} {load} (medians on {where} cores).\n"
-
-
-def _range(medians: Sequence[str]) -> str:
-    """Return the lowest and the highest of some formatted figures, or the only one."""
-    lowest, highest = min(medians, key=float), max(medians, key=float)
-    return lowest if lowest == highest else f"{lowest} to {highest}"
+    return f"- {sentence.text} {shown} {load} (medians on {cores} cores).\n"
 
 
 def _section(result: CaseResult, docs: Path) -> str:
     lines = [f"## {result.title}", "", result.text, "", *_table(result)]
     for chart in result.charts:
-        draw(chart, docs / "plots" / f"{chart.name}.svg")
-        lines += [f"![{chart.title}](plots/{chart.name}.svg)", ""]
+        draw(chart, docs / "plots" / f"{chart.name}.png")
+        lines += [f"![{chart.title}](plots/{chart.name}.png)", ""]
     return "\n".join([*lines, _origin(result), ""])
-
-
-def _other_machine(result: CaseResult) -> str:
-    """Format the table of a second kind of machine, without method and plots."""
-    machine = result.machine
-    heading = f"### {result.title}: {machine['cores']} cores, {machine['memory']}"
-    return "\n".join([heading, "", *_table(result), _origin(result), ""])
 
 
 def _table(result: CaseResult) -> list[str]:
@@ -187,7 +153,7 @@ def draw(chart: Chart, file: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": chart.name, "font.size": 9}):
+    with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.add_subplot()
         for label, points in chart.curves.items():
@@ -203,4 +169,4 @@ def draw(chart: Chart, file: Path) -> None:
         axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
-        figure.savefig(file, format="svg", metadata={"Date": None})
+        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})

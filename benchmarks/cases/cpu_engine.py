@@ -9,7 +9,7 @@ from benchmarks.load.process import run_load, stepped_engine
 from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
 from benchmarks.paths import EXAMPLE, smollm2_file
-from benchmarks.result import CaseResult, Cell, Chart, Column
+from benchmarks.result import CaseResult, Cell, Column
 from benchmarks.sample import Sample, figures, in_turns, measure_alone, paired_ratios, spreads
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.truss import serve
@@ -52,7 +52,6 @@ def run(options: Options) -> CaseResult:
     config = write_config(options.work / "cpu-engine.yaml", EXAMPLE, runtime=runtime)
     bodies = tuple(predict_body(prompt, _TOKENS) for prompt in _PROMPTS)
     turns = 1 if options.quick else _TURNS_PER_ROUND * options.rounds
-    ratios: list[tuple[float, float]] = []
     arguments = [str(smollm2_file()), str(max(counts)), str(_KV_TOKENS), *_PROMPTS]
     stepped = stepped_engine("benchmarks.load.genai", arguments, _TOKENS)
     with stepped as alone, serve(config) as truss:
@@ -72,10 +71,7 @@ def run(options: Options) -> CaseResult:
                 cells: dict[str, Cell] = {**spreads(taken)}
                 result.add(streams=float(streams), path=name, **cells)
             ratio = paired_ratios(samples[_TRUSS], samples[_ALONE])["tok_s"]
-            ratios.append((float(streams), ratio.median))
             result.find(f"With {streams} at once, {_TRUSS} carries {ratio.as_ratio} {_ALONE}.")
-    title = "Tokens per second, as a share of OpenVINO GenAI alone"
-    result.charts.append(Chart("cpu-engine-ratio", title, "streams", "share", {_TRUSS: ratios}))
     return result
 
 

@@ -6,8 +6,8 @@ from functools import partial
 
 from benchmarks.cases.setup import bare_load, chunk_interval_ms, predict_load, set_up
 from benchmarks.options import Options
-from benchmarks.result import CaseResult, Cell, Chart, Column
-from benchmarks.sample import Sample, Spread, in_turns, measure, spreads
+from benchmarks.result import CaseResult, Cell, Column
+from benchmarks.sample import Sample, in_turns, measure, spreads
 from benchmarks.servers.triton import triton
 from benchmarks.servers.truss import serve
 
@@ -66,7 +66,6 @@ def run(options: Options) -> CaseResult:
                     _add_delays(sample, held_ms[name])
                 cells: dict[str, Cell] = {**spreads(samples)}
                 result.add(streams=float(streams), path=name, **cells)
-    _draw(result)
     return result
 
 
@@ -74,15 +73,3 @@ def _add_delays(sample: Sample, held_ms: float) -> None:
     for quantile in ("p50", "p99"):
         gap_ms = sample.get(f"gap_{quantile}_ms", 0.0)
         sample[f"added_{quantile}_ms"] = gap_ms - _STEP_MS - held_ms
-
-
-def _draw(result: CaseResult) -> None:
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for row in result.rows:
-        for key in ("gap_p50_ms", "gap_p99_ms"):
-            cell, streams = row.get(key), row["streams"]
-            if isinstance(cell, Spread) and isinstance(streams, float):
-                label = f"{row['path']}, {key.split('_')[1]}"
-                curves.setdefault(label, []).append((streams, cell.median))
-    title = f"Gap between arrivals, engine step {_STEP_MS:g} ms"
-    result.charts.append(Chart("paced-gap", title, "streams", "ms", curves, log_y=True))

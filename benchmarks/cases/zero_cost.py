@@ -123,14 +123,10 @@ def _ratio(samples: dict[str, list[Sample]], other: str) -> str:
 
 
 def _draw(result: CaseResult, names: Sequence[str]) -> None:
-    for key, title, unit in (
-        ("tok_s", "Tokens per second", "tokens/s"),
-        ("ttft_p50_ms", "Time to the first token, p50", "ms"),
-        ("server_cpu_us", "CPU time of the server per token", "µs"),
-    ):
-        curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-        for row in result.rows:
-            cell = row.get(key)
-            median = cell.median if isinstance(cell, Spread) else 0.0
-            curves[str(row["path"])].append((float(str(row["streams"])), median))
-        result.charts.append(Chart(f"{result.name}-{key}", title, "streams", unit, curves))
+    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for row in result.rows:
+        cell = row.get("tok_s")
+        median = cell.median if isinstance(cell, Spread) else 0.0
+        curves[str(row["path"])].append((float(str(row["streams"])), median))
+    title = "Tokens per second"
+    result.charts.append(Chart(f"{result.name}-tok_s", title, "streams", "tokens/s", curves))

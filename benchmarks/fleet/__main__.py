@@ -44,7 +44,7 @@ def main() -> None:
     page = options.docs / "scale.md"
     page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
     for chart in charts_of(results):
-        draw(chart, options.docs / "plots" / f"{chart.name}.svg")
+        draw(chart, options.docs / "plots" / f"{chart.name}.png")
 
 
 def run_all(groups: Mapping[str, Mapping[str, Scenario]]) -> Results:
