@@ -4,4 +4,4 @@ docs/architecture.md lists the layers; tests/packaging/test_layers.py checks the
 this package imports none of them.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
