@@ -152,15 +152,12 @@ def failing_start(tmp_path: Path, temporary: Path, **metadata: object) -> tuple[
     return result.returncode, result.stderr.rstrip().splitlines()[-1]
 
 
+@pytest.mark.thorough  # in every run: test_load_logs_its_cause, and a start of a compiled engine
 @pytest.mark.parametrize(
     ("metadata", "parts"),
     [
         ({"tensor_parallelism": 2}, ["tensor_parallelism is 2", "built for 1"]),
-        pytest.param(
-            {"engin_repository": "a/b"},
-            ["engin_repository", "did you mean engine_repository?"],
-            marks=pytest.mark.thorough,  # in every run: test_load_logs_its_cause
-        ),
+        ({"engin_repository": "a/b"}, ["engin_repository", "did you mean engine_repository?"]),
     ],
 )
 def test_a_failed_start_ends_with_its_cause(

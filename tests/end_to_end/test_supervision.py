@@ -409,7 +409,11 @@ def test_an_engine_beyond_its_restart_limit_ends_the_process(tmp_path: Path) -> 
     ("behaviour", "part"),
     [
         pytest.param({"load_crash": 1}, "Triton", marks=pytest.mark.thorough),
-        ({"load_error": "CUDA out of memory"}, "memory"),
+        pytest.param(
+            {"load_error": "CUDA out of memory"},
+            "memory",
+            marks=pytest.mark.thorough,  # in every run: tests/triton/server/test_diagnosis.py
+        ),
         ({"load_s": 600}, "not ready after 3 s"),
     ],
 )
