@@ -218,7 +218,7 @@ shows, or refused with the reason. What was found is in the log of a start, in `
 - Arguments reach the template as an object, or as JSON text for templates that join text. Those
   that are empty, blank or `null` are an empty object; others that hold no object, such as those
   that `max_tokens` cut, stay their text, within an object where the template needs one.
-- Reasoning has the name that the template reads. Templates leave out that of earlier turns.
+- Reasoning is passed under the key that the template reads. Templates omit that of earlier turns.
 - Functions without `description` or `parameters`, and types that are lists or unknown, are
   completed or reduced in the prompt where the template fails on them.
 - Where a template has no tools, as SmolLM2's, the functions and the form of a call are described in
