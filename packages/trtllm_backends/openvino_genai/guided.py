@@ -252,12 +252,15 @@ class LongPrompts:
             return None
         prompt = self._arrivals[0].request.prompt
         if len(prompt) - self._read_tokens <= self._part_tokens:
-            self._restart()
-            return self._arrivals.popleft()
+            return self._next()
         now = time.monotonic()
         if fits(self._arrivals[0].request) and not (others_run and now < self._rests_until):
             if self._read_tokens == 0:
                 self._arrivals[0] = measured(self._arrivals[0])
+                # Each part computes its last token, cached or not.
+                self._read_tokens = self._arrivals[0].cached_tokens or 0
+                if len(prompt) - self._read_tokens <= PREFILL_TOKENS:
+                    return self._next()
             self._read_tokens += self._part_tokens
             self._part = self._engine.read_ahead(prompt[: self._read_tokens])
             self._part_began = now
@@ -269,6 +272,11 @@ class LongPrompts:
             self._restart()
         self._arrivals = deque(a for a in self._arrivals if a not in removed)
         return removed
+
+    def _next(self) -> Arrival:
+        """Remove the request whose prompt is cached up to its last part."""
+        self._restart()
+        return self._arrivals.popleft()
 
     def _is_busy(self) -> bool:
         if self._part is None:

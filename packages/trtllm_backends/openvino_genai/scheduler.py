@@ -356,9 +356,10 @@ class Scheduler:
             self._begin(arrival if was_read else self._measured(arrival))
 
     def _measured(self, arrival: Arrival) -> Arrival:
-        """Measure how much of a prompt is cached, if requested and nothing is running."""
+        """Measure how much of a prompt is cached, if requested or useful and nothing is running."""
         is_idle = not (self._running or self._long_prompts.is_reading)
-        if CACHED_TOKENS not in arrival.request.outputs or not is_idle:
+        is_wanted = CACHED_TOKENS in arrival.request.outputs
+        if not (is_wanted or self._long_prompts.takes(arrival.request)) or not is_idle:
             return arrival
         try:
             found = self._engine.cached_tokens(arrival.request.prompt)

@@ -91,6 +91,36 @@ def test_a_request_that_begins_beside_another_is_not_told(scheduler: Scheduler) 
     long.wait()
 
 
+@pytest.mark.parametrize("outputs", [REPORTED, OUTPUTS], ids=["told", "not told"])
+def test_of_a_long_prompt_only_what_is_not_cached_is_read_ahead(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, outputs: tuple[str, ...]
+) -> None:
+    """Each part of the second turn of a conversation would take a step."""
+    engine, read = scheduler._engine, []
+    read_ahead = engine.read_ahead
+
+    def recorded(prompt: np.ndarray) -> object:
+        read.append(len(prompt))
+        return read_ahead(prompt)
+
+    monkeypatch.setattr(engine, "read_ahead", recorded)
+
+    def turn(prompt: list[int]) -> list[int]:
+        read.clear()
+        caller = Caller()
+        scheduler.submit(request(prompt, 2, outputs=outputs, streaming=True), caller)
+        caller.wait()
+        assert caller.error is None
+        return [*read]
+
+    prompt = new_prompt(4 * PREFILL_TOKENS)
+    assert turn(prompt)
+    assert turn([*prompt, *new_prompt(10)]) == []
+    parts = turn([*prompt, *new_prompt(4 * PREFILL_TOKENS)])
+    assert parts
+    assert min(parts) > 4 * PREFILL_TOKENS
+
+
 def test_what_a_long_prompt_left_in_the_cache_itself_does_not_count(scheduler: Scheduler) -> None:
     """Its first part was read beside another request, and the last one was not."""
     other, long = Caller(), Caller()

@@ -445,6 +445,7 @@ class BreakingEngine:
         self.path = engine.path
         self.add = engine.add
         self.read_ahead = engine.read_ahead
+        self.cached_tokens = engine.cached_tokens
         self.rest = engine.rest
         self.keeps_prompts = engine.keeps_prompts
         self.kv_blocks = engine.kv_blocks
