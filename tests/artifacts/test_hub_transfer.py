@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import constants, hf_hub_download, snapshot_download
 from tests.fakes.hub.server import HubServer
 from tests.support.waiting import PATIENCE_S
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository
-from trtllm_truss.artifacts.transfer import Progress
+from trtllm_truss.artifacts.progress import Progress
 from trtllm_truss.errors import ArtifactError
 
 ENGINE = random.Random(1).randbytes(2_000_000)
@@ -274,26 +273,40 @@ def test_starts_at_once_share_one_download(hub: HubServer) -> None:
     assert hub.sent("/files/*") == len(ENGINE)
 
 
-def test_a_damaged_record_is_rebuilt(hub: HubServer, cache: Path) -> None:
+def test_without_marks_contents_are_hashed_again(hub: HubServer, cache: Path) -> None:
     fetch()
-    record = cache / "hub/models--org--engine/trtllm-truss.json"
-    assert json.loads(record.read_text())["verified"]
-    record.write_text("{")
+    for mark in (cache / "trtllm-truss/verified").iterdir():
+        mark.unlink()
     before = hub.sent("/files/*")
-    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+    blob = (fetch() / "rank0.engine").resolve()
     assert hub.sent("/files/*") == before
+    for mark in (cache / "trtllm-truss/verified").iterdir():
+        mark.unlink()
+    blob.write_bytes(ENGINE[::-1])
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+
+
+def test_the_tree_and_the_refs_are_those_of_huggingface_hub(hub: HubServer) -> None:
+    """Since 2.x it lists a commit from there, without a request."""
+    folder = fetch()
+    hub.forget()
+    assert Path(snapshot_download("org/engine", revision=folder.name)) == folder
+    assert Path(snapshot_download("org/engine", local_files_only=True)) == folder
+    assert not hub.asked_for("/api/*")
+    hub.close()
+    assert (fetch(folder.name) / "rank0.engine").read_bytes() == ENGINE
 
 
 def test_progress_logs_rate_and_time_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtllm_truss.artifacts.transfer._EVERY_S", 0.01)
+    monkeypatch.setattr("trtllm_truss.artifacts.progress._EVERY_S", 0.01)
     caplog.set_level(logging.INFO)
     told = threading.Event()
     handler = logging.Handler()
     said = "engine: 2.0 GB of 4.0 GB, "
     handler.emit = lambda record: told.set() if said in record.getMessage() else None  # type: ignore[method-assign]
-    logger = logging.getLogger("trtllm_truss.artifacts.transfer")
+    logger = logging.getLogger("trtllm_truss.artifacts.progress")
     logger.addHandler(handler)
     try:
         with Progress("engine", 4_000_000_000, 1_000_000_000) as progress:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -16,8 +17,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.hub.server import HubServer, hub_server
 
-from trtllm_truss.artifacts.listing import File
-from trtllm_truss.artifacts.part import PartialFile
+from trtllm_truss.artifacts.cache import begun_bytes
 
 PROGRAM = Path(__file__).with_name("fetching_process.py")
 pytestmark = pytest.mark.server
@@ -43,11 +43,11 @@ def start(hub: HubServer, home: Path, range_bytes: int) -> subprocess.Popen[str]
 
 
 def arrived(home: Path) -> bool:
-    """Return whether anything of a rank is on the disk, which is later than sent."""
+    """Return whether the beginning of a rank is on the disk, which is later than sent."""
     for path in home.rglob("*.incomplete"):
-        file = File.unhashed("", path.name, RANK_BYTES)
-        if PartialFile(path, file).arrived_bytes > len(CONFIG):
-            return True
+        with contextlib.suppress(OSError), path.open("rb") as unfinished:
+            if begun_bytes(unfinished.fileno(), RANK_BYTES) > len(CONFIG):
+                return True
     return any(home.rglob("rank*.engine"))
 
 

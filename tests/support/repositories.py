@@ -11,7 +11,7 @@ from tests.fakes.hub.server import HubServer, hub_server
 from tests.fakes.s3.server import S3Server, s3_server
 from tests.support.canaries import Canaries
 
-from trtllm_truss.artifacts import direct
+from trtllm_truss.artifacts import retrying
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def canaries(tmp_path: Path, cache: Path, request: pytest.FixtureRequest) -> Iterator[Canaries]:
-    """Files around the module's `CACHE_FOLDER`; the test fails if they change."""
-    canaries = Canaries(tmp_path, cache / request.module.CACHE_FOLDER)
+    """Files around the module's `CACHE_FOLDERS`; the test fails if they change."""
+    canaries = Canaries(tmp_path, *(cache / name for name in request.module.CACHE_FOLDERS))
     yield canaries
     canaries.assert_untouched()
 
@@ -40,7 +40,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # this Hub has no Xet storage
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.001)
+        monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.001)
         yield hub
 
 
@@ -54,5 +54,5 @@ def s3_session() -> Iterator[S3Server]:
 def s3(s3_session: S3Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in s3_session.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.001)
     return s3_session

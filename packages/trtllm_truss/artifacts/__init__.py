@@ -1,7 +1,10 @@
 """Repositories as verified folders on this machine; `open_repository` is the entry point.
 
-`open_repository.open_repository` resolves a name to a `listing.Source`, which lists and fetches
-files: there for a local folder, in `transfer` for the remotes `hub` and `s3`. `transfer` fetches
-the files that its `store` lacks, in ranges (`part`), and works offline with those fetched before.
-`direct` requests ranges and repeats failed requests; `hub` and `s3` translate errors.
+- `open_repository`: resolves a name to a `listing.Source`, which lists and fetches files
+- `listing`: names, sizes and hashes, checked before they are used; `remote_source`: one that is
+  not on this machine, online or offline
+- `hub`, `s3`: listings, contents and errors of Hugging Face and S3, by their libraries
+- `transfer`: fetches in parallel ranges and verifies; `progress` logs it
+- `cache`: the layout of Hugging Face's cache
+- `range_client`, `byte_ranges`, `retrying`: requests for parts of files
 """

@@ -1,9 +1,9 @@
 """Hugging Face repositories through `huggingface_hub`, any release from 0.34 to 2.x.
 
-The library authenticates. This module lists files, because the library reads a listing of any
-length, and reads their contents, because from 1.0 on the library restarts an interrupted file.
-Files in Xet storage are fetched by `hf_xet`, many chunks at a time (``HF_XET_HIGH_PERFORMANCE``
-lets it use all cores and bandwidth).
+The library names addresses, sends the token, follows the Hub's redirects, and fetches what is in
+Xet storage, by `hf_xet` with many chunks at a time (``HF_XET_HIGH_PERFORMANCE`` lets it use all
+cores and bandwidth). Listings are requested in its session, but read here: `HfApi.model_info` and
+`list_repo_tree` take a response of any length (2.4.0, hf_api.py:3214 and utils/_pagination.py:46).
 
 The Hub responds alike for a missing repository and for one that the caller may not read: 404, and
 401 without a token. An unknown token gets 401 everywhere.
@@ -17,33 +17,25 @@ import importlib.util
 import json
 import logging
 import re
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPMessage
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, urljoin, urlsplit
 
-from trtllm_truss.artifacts.direct import (
-    Interrupted,
-    RangeClient,
-    Unreachable,
-    WrongContentsError,
-    check_answered,
-    requested,
-)
+from trtllm_truss.artifacts.byte_ranges import WrongContentsError, check_answered, requested
+from trtllm_truss.artifacts.cache import Cache
 from trtllm_truss.artifacts.listing import Digest, File, Listing, check_count, is_commit, shown
-from trtllm_truss.artifacts.store import Store
-from trtllm_truss.artifacts.transfer import RemoteSource
+from trtllm_truss.artifacts.range_client import RangeClient, origin
+from trtllm_truss.artifacts.remote_source import RemoteSource
+from trtllm_truss.artifacts.retrying import Interrupted, Unreachable
 from trtllm_truss.errors import ArtifactError, TrussError
+from trtllm_truss.local_requests import is_loopback
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
-
-
-from trtllm_truss.local_requests import is_loopback
 
 _SECRET = "the secret hf_access_token"  # noqa: S105 - its name, not its value
 _WHERE = "set it in Baseten's workspace, or locally as TRUSS_SECRET_hf_access_token"
@@ -114,7 +106,7 @@ class HubErrors:
             ) from None
 
     def _error_of(self, error: HfHubHTTPError) -> Exception:
-        response = error.response
+        response: Any = error.response
         status = 0 if response is None else response.status_code
         if response is None or status in _TRANSIENT or status >= 500:
             wait = None if response is None else response.headers.get("Retry-After")
@@ -190,7 +182,6 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 30
 _CHUNK_BYTES = 1 << 18
 _MAX_LISTING_BYTES = 1 << 24
-_LEAST_DIRECT_BYTES = 1 << 22
 _PARTIAL = 206
 _Answer = tuple[bool, "Mapping[str, str] | HTTPMessage", Iterator["bytes | memoryview"]]
 
@@ -219,44 +210,57 @@ def open_on_hub(
             endpoint,
         )
         token = None
-    return RemoteSource(
-        name,
-        _Hub(repository, wanted, errors, token),
-        Store(Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"),
-        wanted,
-        fixed=is_commit(wanted),
-    )
+    cache = Cache(Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}")
+    hub = _Hub(repository, wanted, errors, token, cache)
+    return RemoteSource(name, hub, cache, wanted, fixed=is_commit(wanted))
 
 
 class _Hub:
     """One revision of one repository; see `transfer.Remote`."""
 
     def __init__(
-        self, repository: str, revision: str, errors: HubErrors, token: str | None
+        self,
+        repository: str,
+        revision: str,
+        errors: HubErrors,
+        token: str | None,
+        cache: Cache,
     ) -> None:
         self._repository = repository
         self._revision = revision
         self._errors = errors
-        self._token: str | bool = token or False  # never a token stored on this machine
+        self._token: str | Literal[False] = token or False  # never one stored on this machine
+        self._cache = cache
         self._direct = RangeClient()
-        self._urls: dict[tuple[str, str], str] = {}
         self._asking: dict[tuple[str, str], threading.Lock] = {}
-        self._asked: set[tuple[str, str]] = set()
+        self._addresses: dict[tuple[str, str], str] = {}
         self._tags: dict[tuple[str, str], str | None] = {}
 
     def listing(self) -> Listing:
-        """List the files in one response of limited length, which the library would not limit."""
+        """List the files in one response of limited length, and record them."""
         try:
             info = json.loads(self._model_info())
             commit = info.get("sha") or self._revision
             siblings = info.get("siblings") or ()
             check_count(len(siblings))
-            return Listing(commit, tuple(_file(sibling, commit) for sibling in siblings))
+            tree = [(sibling["rfilename"], _tree_entry(sibling)) for sibling in siblings]
+            listing = Listing(commit, tuple(_file(commit, *entry) for entry in tree))
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ArtifactError(
                 f"the response is not the listing of a repository ({type(error).__name__}); check "
                 "HF_ENDPOINT."
             ) from error
+        if all(entry["blob_id"] for _, entry in tree):  # some mirrors lack them
+            self._cache.remember_tree(commit, dict(tree))
+        return listing
+
+    def recorded(self, commit: str) -> Listing | None:
+        try:
+            tree = self._cache.tree(commit)
+            files = tuple(_file(commit, path, entry) for path, entry in tree.items())
+            return Listing(commit, files) if files else None
+        except (ArtifactError, AttributeError, LookupError, TypeError):
+            return None
 
     def _model_info(self) -> bytes:
         from huggingface_hub import constants
@@ -283,26 +287,27 @@ class _Hub:
     def open(
         self, commit: str, file: File, start: int, end: int
     ) -> Iterator[tuple[bool, Iterator[bytes | memoryview]]]:
-        """Take the URL of a file from the first response, and fetch ranges from there."""
-        place, wanted = (commit, file.path), requested(file, start, end)
+        """Fetch a whole file from the Hub, and ranges from where the Hub says the file is."""
+        wanted = requested(file, start, end)
         with ExitStack() as opened:
-            is_part, headers, chunks = self._answer(opened, place, wanted, end - start)
+            is_part, headers, chunks = self._open_address(
+                opened, commit, file, wanted, end - start
+            ) or self._open_hub(opened, commit, file, wanted)
             if is_part:
                 check_answered(headers.get("Content-Range"), file, start, end)
             tag = headers.get("ETag")
-            if file.digest is None and self._tags.setdefault(place, tag) != tag:
+            if file.digest is None and self._tags.setdefault((commit, file.path), tag) != tag:
                 raise WrongContentsError.changed(file)
-            yield is_part, chunks
+            yield is_part, self._translated(chunks)
 
     def close(self) -> None:
         self._direct.close()
-        self._urls.clear()
-        self._asked.clear()
+        self._addresses.clear()
         self._tags.clear()
 
-    def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
+    def fetch_whole(self, commit: str, file: File) -> bool:
         """Fetch through Xet, if the file and this machine support it."""
-        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+        from huggingface_hub import constants, hf_hub_download
 
         # hf_xet does not stop at the listed size, so only the Hub may choose its storage.
         trusted = f"{constants.ENDPOINT}/" == constants.HUGGINGFACE_CO_URL_HOME
@@ -311,78 +316,67 @@ class _Hub:
             return False
         if file.digest is None or file.digest.algorithm != "sha256":  # small files are not in Xet
             return False
-        url = hf_hub_url(self._repository, file.path, revision=commit)
-        with self._errors.translated():
-            if get_hf_file_metadata(url, token=self._token).xet_file_data is None:
-                return False
-        folder = destination.with_suffix(".xet")
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         try:
             with self._errors.translated():
-                fetched = hf_hub_download(
-                    self._repository,
-                    file.path,
-                    revision=commit,
-                    local_dir=folder,
-                    token=self._token,
-                )
-            Path(fetched).replace(destination)
+                if self._metadata(commit, file).xet_file_data is None:
+                    return False
+                hf_hub_download(self._repository, file.path, revision=commit, token=self._token)
         except RuntimeError:  # raised by hf_xet; its text holds signed URLs
             logger.warning(
                 "%s: cannot fetch %s through Xet; continuing without it",
                 *(self._repository, file.path),
             )
             return False
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def _answer(
-        self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str], count: int
-    ) -> _Answer:
-        with self._asking.setdefault(place, threading.Lock()):
-            if place not in self._asked:  # other threads wait for the URL
-                self._asked.add(place)
-                if not wanted or count < _LEAST_DIRECT_BYTES or not self._direct.is_usable:
-                    return self._open_by_library(opened, place, wanted)
-                with ExitStack() as probe:  # its body would arrive at a third of the speed
-                    self._open_by_library(probe, place, {"Range": "bytes=0-0"})
-        found = self._open_found(opened, place, wanted, count)
-        return found or self._open_by_library(opened, place, wanted)
+    def _metadata(self, commit: str, file: File) -> Any:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    def _open_found(
-        self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str], count: int
+        url = hf_hub_url(self._repository, file.path, revision=commit)
+        return get_hf_file_metadata(url, token=self._token)
+
+    def _address(self, commit: str, file: File) -> str:
+        """Return the URL of a file's contents; other threads wait while one asks the Hub."""
+        from huggingface_hub import hf_hub_url
+
+        place = commit, file.path
+        with self._asking.setdefault(place, threading.Lock()):
+            if place not in self._addresses:
+                url = hf_hub_url(self._repository, file.path, revision=commit)
+                with self._errors.translated():
+                    self._addresses[place] = urljoin(url, self._metadata(commit, file).location)
+            return self._addresses[place]
+
+    def _open_address(
+        self, opened: ExitStack, commit: str, file: File, wanted: Mapping[str, str], count: int
     ) -> _Answer | None:
-        """Request a range from the URL of an earlier response; None if `RangeClient` cannot."""
+        """Request a range where the file is; None if `RangeClient` cannot."""
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-        url = self._urls.get(place)
-        if url is None or not wanted or not self._direct.is_usable:
+        if not wanted or not self._direct.is_usable:
             return None
-        token = self._token if _origin(url) == _origin(constants.ENDPOINT) else False
+        url = self._address(commit, file)
+        token = self._token if origin(url) == origin(constants.ENDPOINT) else False
         headers = {**build_hf_headers(token=token), "Accept-Encoding": "identity", **wanted}
         answer = opened.enter_context(self._direct.get(url, headers, count))
         if answer is None:  # a signed URL expires
-            self._urls.pop(place, None)
+            self._addresses.pop((commit, file.path), None)
             return None
-        return True, answer[0], self._translated(answer[1])
+        return True, *answer
 
-    def _open_by_library(
-        self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str]
+    def _open_hub(
+        self, opened: ExitStack, commit: str, file: File, wanted: Mapping[str, str]
     ) -> _Answer:
         """Request a file at the Hub, which may send it or redirect to its storage."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-        commit, path = place
         headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity", **wanted}
-        url = hf_hub_url(self._repository, path, revision=commit)
+        url = hf_hub_url(self._repository, file.path, revision=commit)
         with self._errors.translated():
             response = opened.enter_context(_get(url, headers))
-        self._urls[place] = str(response.url)
-        chunks = self._translated(_chunks(response))
-        return response.status_code == _PARTIAL, response.headers, chunks
+        return response.status_code == _PARTIAL, response.headers, _chunks(response)
 
     def _translated(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         with self._errors.translated("was interrupted"):
@@ -414,21 +408,24 @@ def _chunks(response: Any) -> Iterator[bytes]:
     return chunks
 
 
-def _origin(url: str) -> tuple[str, str]:
-    place = urlsplit(url)
-    return place.scheme, place.netloc
+def _tree_entry(sibling: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a listed file to an entry of `Cache.tree`."""
+    lfs, blob_id = sibling.get("lfs"), sibling.get("blobId") or ""
+    if lfs is None:
+        return {"size": sibling.get("size"), "blob_id": blob_id}
+    size = lfs["size"]
+    return {"size": size, "blob_id": blob_id, "lfs_sha256": lfs["sha256"], "lfs_size": size}
 
 
-def _file(sibling: Mapping[str, Any], commit: str) -> File:
-    """Convert a listed file; Git hashes small files, and Git LFS hashes large ones."""
-    path, lfs, blob_id = sibling["rfilename"], sibling.get("lfs"), sibling.get("blobId")
-    size = sibling.get("size") if lfs is None else lfs["size"]
+def _file(commit: str, path: str, entry: Mapping[str, Any]) -> File:
+    """Convert an entry of `Cache.tree`; Git hashes small files, and Git LFS hashes large ones."""
+    size, blob_id, sha256 = entry["size"], entry["blob_id"], entry.get("lfs_sha256")
     if size is None:
         raise ArtifactError(
             f"{shown(path)} is listed without its size; set HF_ENDPOINT to a mirror that answers "
             "`?blobs=true` with sizes, or use a folder or S3."
         )
-    if lfs is None and not blob_id:
+    if sha256 is None and not blob_id:
         return File.unhashed(commit, path, size)
-    digest = Digest("git-sha1", blob_id or "") if lfs is None else Digest("sha256", lfs["sha256"])
+    digest = Digest("git-sha1", blob_id) if sha256 is None else Digest("sha256", sha256)
     return File(path, size, digest.value, digest)

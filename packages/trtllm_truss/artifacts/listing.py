@@ -65,32 +65,42 @@ def sha256_of(file: Path) -> str:
 
 
 def has_sha256(file: Path, sha256: str) -> bool:
-    """Compare an existing file with a SHA-256, 64 lower-case hex digits.
+    """Compare an existing file with a SHA-256, 64 lower-case hex digits; see `has_digest`."""
+    return has_digest(file, Digest("sha256", sha256))
+
+
+def has_digest(file: Path, digest: Digest) -> bool:
+    """Compare an existing file with a digest.
 
     A match is recorded in `HF_HOME`; the file is read again only after its path, size or time has
     changed.
     """
-    if _mark(file, sha256).exists():
+    if is_known(file, digest):
         return True
-    if sha256_of(file) != sha256:
+    if not digest.matches(file):
         return False
-    mark_sha256(file, sha256)
+    mark_known(file, digest)
     return True
 
 
-def mark_sha256(file: Path, sha256: str) -> None:
-    """Record a match, so that `has_sha256` does not read the file."""
-    mark = _mark(file, sha256)
+def is_known(file: Path, digest: Digest) -> bool:
+    """Check that a match is recorded."""
+    return _mark(file, digest).exists()
+
+
+def mark_known(file: Path, digest: Digest) -> None:
+    """Record a match, so that `has_digest` does not read the file."""
+    mark = _mark(file, digest)
     with contextlib.suppress(OSError):  # without a record the file is read again
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
 
-def _mark(file: Path, sha256: str) -> Path:
+def _mark(file: Path, digest: Digest) -> Path:
     from huggingface_hub import constants
 
     state = file.stat()
-    known = f"{file.resolve()} {state.st_ino} {state.st_size} {state.st_mtime_ns} {sha256}"
+    known = f"{file.resolve()} {state.st_size} {state.st_mtime_ns} {digest.value}"
     name = hashlib.sha256(known.encode()).hexdigest()
     return Path(constants.HF_HOME) / "trtllm-truss/verified" / name
 
@@ -229,12 +239,6 @@ class File:
         if _BLOB_NAME.fullmatch(self.content_id):
             return self.content_id
         return hashlib.sha256(self.content_id.encode("utf-8", "surrogatepass")).hexdigest()
-
-    def fits(self, place: Path) -> bool:
-        """Compare a file on this machine with the listed size and digest; reads every byte."""
-        if place.stat().st_size != self.size:
-            return False
-        return self.digest is None or self.digest.matches(place)
 
 
 @dataclass(frozen=True, slots=True)

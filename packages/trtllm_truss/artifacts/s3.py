@@ -15,10 +15,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.direct import Interrupted, check_answered, requested
+from trtllm_truss.artifacts.byte_ranges import check_answered, requested
+from trtllm_truss.artifacts.cache import Cache
 from trtllm_truss.artifacts.listing import Digest, File, Listing, check_count
-from trtllm_truss.artifacts.store import Store
-from trtllm_truss.artifacts.transfer import RemoteSource
+from trtllm_truss.artifacts.remote_source import RemoteSource
+from trtllm_truss.artifacts.retrying import Interrupted
 from trtllm_truss.errors import ArtifactError, TrussError
 
 S3 = "s3://"
@@ -59,8 +60,8 @@ def open_on_s3(url: str, *, setting: str) -> RemoteSource:
     if not bucket:
         raise ArtifactError(f"{name} has no bucket; it must be `s3://bucket/prefix`.")
     folder = hashlib.sha256(f"{bucket}/{prefix}".encode()).hexdigest()[:16]
-    store = Store(Path(constants.HF_HOME) / "trtllm-truss/s3" / f"{bucket}--{folder}")
-    return RemoteSource(name, _Bucket(name, bucket, prefix), store, "latest", fixed=False)
+    cache = Cache(Path(constants.HF_HOME) / "trtllm-truss/s3" / f"{bucket}--{folder}")
+    return RemoteSource(name, _Bucket(name, bucket, prefix), cache, "latest", fixed=False)
 
 
 class _Bucket:
@@ -109,7 +110,10 @@ class _Bucket:
                 check_answered(answer.get("ContentRange"), file, start, end)
             yield is_part, self._chunks(body)
 
-    def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
+    def recorded(self, commit: str) -> Listing | None:
+        return None
+
+    def fetch_whole(self, commit: str, file: File) -> bool:
         return False
 
     def close(self) -> None:

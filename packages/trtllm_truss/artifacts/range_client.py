@@ -1,127 +1,25 @@
-"""GETs of parts of files by `http.client`, for a third of the CPU time per byte that httpx takes.
+"""GETs of parts of files by `http.client`, for less CPU time per byte than other clients take.
 
+Over plain TCP one system call takes a MiB. A download of 1 GiB with its hash took 0.77 × the CPU time
+of urllib3 2.8 (0.65 to 0.86), and 0.67 × that of httpx2 2.16 (0.44 to 0.70).
 Only the plainest response is taken: status 206 and a body of the requested length, over a direct
 connection. Redirects, proxies, refusals and anything else are left to huggingface_hub's client.
-Transient errors are retried.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import socket
 import ssl
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from io import DEFAULT_BUFFER_SIZE
-from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
-
-from trtllm_truss.artifacts.listing import File
-from trtllm_truss.errors import ArtifactError
-
-logger = logging.getLogger(__name__)
-
-_FIRST_DELAY_S = 0.5
-_MAX_WAIT_S = 300
-_Result = TypeVar("_Result")
-
-
-class Interrupted(Exception):
-    """A transient error.
-
-    Attributes:
-        problem: the error without a subject: "is unreachable (ConnectError)".
-        remedy: the remedy if it persists.
-        retry_after_s: the delay that the remote requested, if any.
-    """
-
-    def __init__(self, problem: str, remedy: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.remedy = remedy
-        self.retry_after_s = retry_after_s
-
-
-class Unreachable(ArtifactError):
-    """The remote failed to respond after all retries."""
-
-
-def retrying(name: str, attempt: Callable[[], _Result], *, tries: int = 4) -> _Result:
-    """Call a function until it succeeds.
-
-    Args:
-        name: the resource, for messages.
-        attempt: raises `Interrupted` for transient errors.
-        tries: limit of calls. The delay starts at 0.5 s and doubles, or is the remote's.
-
-    Raises:
-        Unreachable: all calls failed, or the remote requested more than five minutes.
-    """
-    delay_s = _FIRST_DELAY_S
-    for left in reversed(range(tries)):
-        try:
-            return attempt()
-        except Interrupted as problem:
-            asked_s = problem.retry_after_s
-            if left == 0 or (asked_s or 0) > _MAX_WAIT_S:
-                raise Unreachable(f"{name} {problem.problem}; {problem.remedy}.") from problem
-            wait_s = delay_s if asked_s is None else asked_s
-            logger.warning("%s %s; retrying in %.1f s", name, problem.problem, wait_s)
-            time.sleep(wait_s)
-            delay_s *= 2
-    raise AssertionError("tries is at least 1")
-
-
-_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
-
-
-class WrongContentsError(ArtifactError):
-    """A server sends other contents than listed; the caller removes what has arrived."""
-
-    @classmethod
-    def longer(cls, file: File) -> WrongContentsError:
-        return cls(
-            f"{file.path} is longer than the {file.size} bytes that the repository lists, and was "
-            "removed; try again, and use another repository or mirror if that does not help."
-        )
-
-    @classmethod
-    def changed(cls, file: File) -> WrongContentsError:
-        return cls(f"{file.path} changed during the download, and was removed; start again.")
-
-
-def requested(file: File, start: int, end: int) -> dict[str, str]:
-    """Return the header `Range` for `start` to before `end`; none for a whole file."""
-    return {} if (start, end) == (0, file.size) else {"Range": f"bytes={start}-{end - 1}"}
-
-
-def check_answered(content_range: str | None, file: File, start: int, end: int) -> None:
-    """Compare the `Content-Range` of an answer with status 206 with the request.
-
-    Raises:
-        Interrupted: it is another range, or of a shorter file.
-        WrongContentsError: it is of a longer file.
-    """
-    match = _CONTENT_RANGE.fullmatch(content_range or "")
-    if match is None or int(match[1]) != start or not start <= int(match[2]) < end:
-        raise Interrupted(
-            f"was answered with other bytes than {start}-{end - 1}",
-            "check this machine's proxies, and use another repository or mirror",
-        )
-    total = file.size if match[3] == "*" else int(match[3])
-    if total < file.size:
-        raise Interrupted("is shorter than the repository lists", "upload the file anew")
-    if total > file.size:
-        raise WrongContentsError.longer(file)
-
 
 _TIMEOUT_S = 30
 _BUFFER_BYTES = 1 << 20
@@ -169,7 +67,7 @@ class RangeClient:
                 response.close()
                 connection.sock.settimeout(_TIMEOUT_S)
                 with self._lock:
-                    self._idle.setdefault(_origin(url), []).append(connection)
+                    self._idle.setdefault(origin(url), []).append(connection)
             else:
                 response.close()
                 connection.close()
@@ -206,11 +104,11 @@ class RangeClient:
 
     def _kept(self, url: str) -> HTTPConnection | None:
         with self._lock:
-            connections = self._idle.get(_origin(url))
+            connections = self._idle.get(origin(url))
             return connections.pop() if connections else None
 
     def _connection(self, url: str) -> HTTPConnection:
-        scheme, host = _origin(url)
+        scheme, host = origin(url)
         if scheme == "https":
             return HTTPSConnection(host, timeout=_TIMEOUT_S, context=self._tls)
         return HTTPConnection(host, timeout=_TIMEOUT_S)
@@ -223,7 +121,8 @@ class RangeClient:
         return ssl.create_default_context(cafile=bundle, capath=folder)
 
 
-def _origin(url: str) -> tuple[str, str]:
+def origin(url: str) -> tuple[str, str]:
+    """Return scheme and host of a URL, with its port."""
     place = urlsplit(url)
     return place.scheme, place.netloc
 

@@ -17,8 +17,8 @@ from tests.support.serving import Serving
 from tests.support.waiting import PATIENCE_S
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.artifacts import direct, part, transfer
-from trtllm_truss.artifacts.direct import RangeClient
+from trtllm_truss.artifacts import range_client, transfer
+from trtllm_truss.artifacts.range_client import RangeClient
 
 CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 BODY = bytes(range(256)) * 2000
@@ -123,7 +123,7 @@ def test_bytes_beyond_the_length_are_not_read(server: _Scripted, client: RangeCl
 def test_bodies_of_several_buffers(
     server: _Scripted, client: RangeClient, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
 ) -> None:
-    monkeypatch.setattr(direct, "_BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr(range_client, "_BUFFER_BYTES", buffer_bytes)
     server.per_connection = 2
     assert [get(client, server.url) for _ in range(2)] == [BODY] * 2
     assert server.connections == 1
@@ -145,7 +145,7 @@ def test_a_body_that_stops(
         with client.get(server.url, {}, len(body)) as answer:
             assert answer is not None
             assert server.answered.wait(PATIENCE_S)
-            monkeypatch.setattr(direct, "_TIMEOUT_S", 0.1)
+            monkeypatch.setattr(range_client, "_TIMEOUT_S", 0.1)
             for chunk in answer[1]:
                 arrived.extend(chunk)
 
@@ -239,8 +239,7 @@ def test_certificates_are_verified(
 def test_a_hub_whose_storage_it_leaves(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    for module in (part, transfer):
-        monkeypatch.setattr(module, "RANGE_BYTES", 100_000)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", 100_000)
     hub.add("org/engine", {"rank0.engine": BODY})
     hub.fault("/files/*", times=10**9, headers={"Content-Encoding": encoding})
     assert (fetch_repository("org/engine") / "rank0.engine").read_bytes() == BODY
