@@ -182,7 +182,7 @@ def test_an_engine_that_does_not_fit(
         ),
         (
             {"manifest": {"files": {"rank7.engine": {"bytes": 1, "sha256": "0" * 64}}}},
-            "names rank7.engine, which is missing",
+            "lists rank7.engine, which is missing",
         ),
         (
             {"manifest": {"files": {"rank0.engine": {"bytes": 1, "sha256": "x"}}}},

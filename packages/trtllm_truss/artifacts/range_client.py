@@ -1,7 +1,7 @@
 """GETs of parts of files by `http.client`, for less CPU time per byte than other clients take.
 
-Over plain TCP one system call takes a MiB. A download of 1 GiB with its hash took 0.77 × the CPU time
-of urllib3 2.8 (0.65 to 0.86), and 0.67 × that of httpx2 2.16 (0.44 to 0.70).
+Over plain TCP one system call takes a MiB. A download of 1 GiB with its hash took 0.77 × the CPU
+time of urllib3 2.8 (0.65 to 0.86), and 0.67 × that of httpx2 2.16 (0.44 to 0.70).
 Only the plainest response is taken: status 206 and a body of the requested length, over a direct
 connection. Redirects, proxies, refusals and anything else are left to huggingface_hub's client.
 """
