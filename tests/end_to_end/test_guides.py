@@ -108,6 +108,7 @@ def guided_pieces(served: Served, length: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.thorough  # in every run: the same of the engine, in tests/engines/cpu
 def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
     """Compile for seconds, in the worker and in the engine."""
     with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:

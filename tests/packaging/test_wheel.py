@@ -111,6 +111,7 @@ def test_the_truss_is_that_of_the_repository(written: Path) -> None:
     }
 
 
+@pytest.mark.thorough  # in every run: test_an_image_has_the_commands_of_the_server
 def test_its_own_package_passes_check_without_the_workbench(written: Path) -> None:
     result = without_the_workbench("check", "--truss", str(written), packages=written / "packages")
     assert (result.returncode, result.stdout[-3:]) == (0, "ok\n"), result.stderr
