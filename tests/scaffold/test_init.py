@@ -468,7 +468,7 @@ def test_a_checkpoint_that_is_not_served_on_any_gpu(
     [
         (
             "\n<!DOCTYPE html><html>",
-            'config.json begins with "<!DOCTYPE html><html": it is a web page',
+            'config.json starts with "<!DOCTYPE html><html": it is a web page',
         ),
         (
             '{"architecture": "LlamaForCausalLM", "mapping": {"tp_size": 1}, "dtype": "float16"}',
