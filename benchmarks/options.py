@@ -15,14 +15,14 @@ class Options:
         streams: concurrent requests.
         rounds: measurements per path; the paths take turns.
         seconds: duration of one measurement.
-        requests: of the endurance case.
+        requests: number of requests of the endurance case.
         readers: slow readers.
         megabytes: size of the download, in MiB.
         minutes: duration of the chaos case.
-        seed: of its random choices.
-        bodies: a text in the names of the hostile bodies to send.
+        seed: seed of its random choices.
+        bodies: text in the names of the hostile bodies to send.
         server: "truss", or "own" for the server of `init --server own`; of the hostile case.
-        native_model: the model of Triton's own `generate_stream`.
+        native_model: model for Triton's own `generate_stream`.
         quick: tiny sizes, for a smoke test.
     """
 

@@ -24,8 +24,8 @@ class Column:
     """One column of a table.
 
     Attributes:
-        key: of the rows' cells.
-        title: with the unit.
+        key: key of the rows' cells.
+        title: title with the unit.
         digits: decimal places.
     """
 
@@ -66,7 +66,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _cpu_model() -> str:
-    """Return the CPU's name; virtual machines leave out the generation, which the numbers tell."""
+    """Return the CPU's name; virtual machines omit the generation, which the numbers reveal."""
     pairs = re.findall(r"^([\w ]+?)\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     found = dict(reversed(pairs))
     if "model name" not in found:
@@ -80,14 +80,14 @@ class CaseResult:
     """The result of one case.
 
     Attributes:
-        name: of the case and its file.
+        name: name of the case and its file.
         title: the heading.
         text: the method.
-        columns: of the table.
+        columns: columns of the table.
         rows: cells by column key; printed when added.
         findings: sentences with ratios and caveats.
         charts: plots.
-        faults: sentences on violated expectations.
+        faults: sentences about violated expectations.
         machine: the machine and versions.
     """
 

@@ -1,4 +1,4 @@
-"""Measure paths in turns and aggregate their samples."""
+"""Measure paths alternately and aggregate their samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.servers.target import Target
 from benchmarks.servers.usage import PeakMemory, total, usage_by_role
 
 _MIN_STREAMS_FOR_RSS = 32
-"""With fewer, the memory of a stream is lost in the noise of the server's."""
+"""With fewer, a stream's memory vanishes in the noise of the server's."""
 
 Sample = dict[str, float]
 """Figures of one measurement by name; names end in their units."""
@@ -56,7 +56,7 @@ def spreads(samples: list[Sample]) -> dict[str, Spread]:
 
 
 def paired_ratios(ours: list[Sample], other: list[Sample]) -> dict[str, Spread]:
-    """Return the ratio of every figure within a turn, over all turns; zeros are left out."""
+    """Return the ratio of every figure within a turn, over all turns; zeros are omitted."""
     return spreads(
         [
             {name: mine[name] / theirs[name] for name in mine if theirs.get(name)}

@@ -1,8 +1,8 @@
-"""Write the lock files: every version fixed, with the hashes of its files.
+"""Write the lock files, which fix every version with the hashes of its files.
 
-`python -m tools.lock` takes the newest versions, with `--keep` those of the present files. uv locks
-a temporary project for the machines that CONTRIBUTING.md names: `uv pip compile` alone would list
-the files of every platform, five times as many lines.
+`python -m tools.lock` uses the newest versions, or with `--keep` those of the present files. uv
+locks a temporary project for the machines listed in CONTRIBUTING.md: `uv pip compile` alone would
+list the files of every platform, five times as many lines.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ FOLLOWED = {"serve": "dev", "bench": "dev"}
 ALONE = ("pip", "wheels", "reference", "frontend")
 """Locks without dependencies."""
 LEFT_OUT = ("rouge-score", "sqlitedict", "word2number")
-"""Dependencies of lm_eval that are source packages, which no lock may hold: it imports them only
-for its cache of answers (`--use_cache`) and for some of the tasks that it brings along."""
+"""Dependencies of lm_eval that are source packages, which a lock may not contain.
+
+It imports them only for its cache of answers (`--use_cache`) and for some bundled tasks.
+"""
 
 _ENVIRONMENT = (
     "sys_platform == 'linux'",
@@ -81,7 +83,7 @@ def main() -> None:
 
 
 def _without_environment(text: str) -> str:
-    """Drop the clauses of the markers that hold on every machine of the project."""
+    """Drop the marker clauses that hold on every machine of the project."""
     text = re.sub(rf" and (?:{_CLAUSE})", "", text)
     text = re.sub(rf" ; (?:{_CLAUSE})(?: and )?(?=[ \\])", "", text)
     assert not re.search(_CLAUSE, text), "a marker with `or`: extend this function"

@@ -1,7 +1,7 @@
 """Write the lock files as a bill of materials: CycloneDX 1.6, JSON.
 
 Usage: `python -m tools.sbom FILE`. Format: https://cyclonedx.org/docs/1.6/json/. The same lock
-files give the same bytes. Needs the standard library alone.
+files give the same bytes. Needs only the standard library.
 """
 
 from __future__ import annotations

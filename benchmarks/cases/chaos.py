@@ -36,7 +36,10 @@ _MAX_BODY_BYTES = 1 << 20
 _MORE_MIB, _MORE_FDS, _MORE_THREADS = 100.0, 8, 4
 _START_LIMIT_S = 30
 _BACK_LIMIT_S = 3.0 * _START_LIMIT_S
-"""The last strike may stop a start, which ends at its limit; another start and an answer follow."""
+"""The last strike may stop a start, which is killed at its limit.
+
+Another start and an answer follow.
+"""
 
 _ENGINE: dict[str, Any] = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
 _SERVING = {
@@ -170,7 +173,7 @@ def _compare(result: CaseResult, before: _State, after: _State) -> None:
 
 
 def _fill(result: CaseResult, tally: Tally) -> None:
-    """Add a row for each kind of client, and one for all."""
+    """Add a row per kind of client, and one for all."""
     kinds = sorted({kind for kind, _ in tally.ends})
     for client, chosen in [*((kind, {kind}) for kind in kinds), ("all", set(kinds))]:
         ends: Counter[str] = Counter()

@@ -29,12 +29,12 @@ _PARTS = {
     "alone": "Triton alone: process start to ready",
 }
 _LOADING = "Executing model.load()"
-"""In the line of Truss's server before it loads the model."""
+"""Part of the line that Truss's server logs before it loads the model."""
 _COLUMNS = [Column("part", "part"), Column("ms", "ms")]
 
 
 def run(options: Options) -> CaseResult:
-    """Start the server repeatedly, and Triton alone beside it."""
+    """Start the server repeatedly, alternating with Triton alone."""
     text = (
         f"`trtllm-truss serve` with an engine without weights, whose load takes {_LOAD_S} s: the "
         "rest is the time of our code, of Truss's server and of Triton's process. In a container "
@@ -97,6 +97,6 @@ def _serve(config: Path, backends: Path) -> Sample:
 
 
 def _triton_alone(config: Path, backends: Path) -> Sample:
-    """Time Triton's process; the repository is rendered before."""
+    """Time Triton's process; the repository was rendered before."""
     with triton(config, backends, MODEL_NAME) as target:
         return {"alone": 1000 * target.started_in_s}

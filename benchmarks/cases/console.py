@@ -108,7 +108,7 @@ def _open_page(port: int) -> Iterator[list[float]]:
     """Keep a page open during the block.
 
     Yields:
-        A list that has the longest wait for a pulse after the block.
+        A list that contains the longest wait for the figures after the block.
     """
     waits_s: list[float] = []
     process = subprocess.Popen(

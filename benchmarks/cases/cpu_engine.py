@@ -1,4 +1,4 @@
-"""The CPU engine end to end against OpenVINO GenAI alone."""
+"""Compare the CPU engine end to end with OpenVINO GenAI alone."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def run(options: Options) -> CaseResult:
 
 
 def _measure(load: LoadSpec) -> Sample:
-    """Measure without sampling the server's processes, which would cost this side alone."""
+    """Measure without sampling the server's processes, which would burden only this side."""
     return figures(run_load(load))

@@ -1,4 +1,4 @@
-"""The speed of a verified download from a server on loopback."""
+"""Measure the speed of a verified download from a server on loopback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = [
 
 
 def run(options: Options) -> CaseResult:
-    """Fetch one file and four files of the same total size; the sides take turns."""
+    """Fetch one file, and four files of the same total size, alternating between the sides."""
     megabytes = _QUICK_MEGABYTES if options.quick else options.megabytes or _MEGABYTES
     text = (
         f"A server on loopback sends {megabytes} MiB by `sendfile`, as one file and as four. "
@@ -91,9 +91,9 @@ def _measure(result: CaseResult, rounds: int, url: str, served: Path, fetched: P
 
 
 def _fetch(command: list[str], url: str, fetched: Path, size: int) -> Sample:
-    """Run a client into an empty folder.
+    """Run a client that downloads into an empty folder.
 
-    It prints the seconds it took and those of its CPU time, or all of its life counts.
+    It prints its elapsed and CPU seconds; otherwise its whole lifetime counts.
     """
     shutil.rmtree(fetched, ignore_errors=True)
     fetched.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Cost of a token of `trtllm-truss dynamo` beside Dynamo's own mocker."""
+"""Compare the cost of a token in `trtllm-truss dynamo` with Dynamo's own mocker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_truss.text.tokenizer import load_tokenizer
 _STREAMS = 32
 _TOKENS = 128
 _STEP_MS = 6.3
-"""The mocker's pace with 32 streams on two cores, and no faster one can be asked of it."""
+"""The mocker's pace with 32 streams on two cores; it cannot run faster."""
 
 _MOCKER = "Dynamo's mocker"
 _PACED = {"step_ms": _STEP_MS}

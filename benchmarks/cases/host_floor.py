@@ -1,4 +1,4 @@
-"""The cost of a request against that of Truss's bare server."""
+"""Compare the cost of a request with that of Truss's bare server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.servers.truss import CONTAINERS, serve
 _TOKENS = 2
 _STREAMS = (1, 32, 128, 512)
 _REQUESTS_OF_ONE = 64
-"""One after another: one client has no quantiles."""
+"""One after another, because a single client has no quantiles."""
 
 _FLOOR, _TRUSS, _OWN = "Truss's bare server", "trtllm-truss", "trtllm-truss, own server"
 _COLUMNS = [

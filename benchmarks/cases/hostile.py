@@ -77,7 +77,7 @@ is used, and one guide starts the process that checks guides."""
 
 @dataclass(frozen=True, slots=True)
 class _Attack:
-    """One attack: its name, what sends it and returns statuses, and the expected ones."""
+    """One attack: its name, a function that sends it, and the expected statuses."""
 
     name: str
     send: Callable[[], Iterable[int]]
@@ -129,7 +129,7 @@ class _Site:
     """One server under attack.
 
     Attributes:
-        port: of the server.
+        port: port of the server.
     """
 
     def __init__(self, name: str, target: Target, gauge: Gauge, result: CaseResult) -> None:
@@ -140,7 +140,7 @@ class _Site:
         self._result = result
 
     def attack(self, bodies: Sequence[HostileBody], rounds: int) -> None:
-        """Send bodies in all modes, in so many rounds of mixed ones."""
+        """Send bodies in all modes, with this many rounds of mixed ones."""
         for mode, attacks in _attacks(self.port, bodies, rounds).items():
             self.measure(mode, attacks)
 
@@ -242,7 +242,7 @@ def _left(port: int, body: HostileBody) -> list[int]:
 
 
 def _guides(port: int, is_quick: bool) -> _Attack:
-    """Have large guides compiled that differ from one another, by three clients."""
+    """Have three clients send large guides that all differ, to be compiled."""
     bodies = [
         chat(response_format={"type": "regex", "regex": f"(a|b{n}(c|d){{1,9}}){{1,4000}}"})()
         for n in range(3 if is_quick else _GUIDES)

@@ -1,4 +1,4 @@
-"""Clients that leave at any byte of their request, or while their answer streams."""
+"""Clients that disconnect at any byte of their request, or while their answer streams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ of all processes of the server, beyond what they held after {_WARM_UP} such clie
 
 
 def run(options: Options) -> CaseResult:
-    """Have clients leave, and report what the server keeps."""
+    """Have clients disconnect, and report what the server keeps."""
     result = CaseResult("leavers", "Clients that leave", _TEXT, _COLUMNS).begin()
     bench = set_up(options, "leavers")
     count = options.requests or _LEAVERS
@@ -91,7 +91,7 @@ def _report(
 
 
 def _leave(truss: Target, plans: list[float]) -> tuple[Counter[str], int]:
-    """Leave once per plan; return how often in each way, and the sent bytes."""
+    """Disconnect once per plan; return the counts by kind, and the sent bytes."""
     with ThreadPoolExecutor(_CLIENTS) as pool:
         done = list(pool.map(lambda plan: _leave_once(truss, random.Random(plan)), plans))
     return Counter(way for way, _ in done), sum(sent for _, sent in done)

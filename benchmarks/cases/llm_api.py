@@ -1,4 +1,4 @@
-"""The LLM API's path end to end against the same engine alone."""
+"""Compare the LLM API's path end to end with the same engine alone."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _EIGHT_LAYERS_OF_70B = {
     "max_position_embeddings": 131072,
     "tie_word_embeddings": False,
 }
-"""Llama-3.1-70B's; the vocabulary is SmolLM2's.
+"""The shape of Llama-3.1-70B; the vocabulary is SmolLM2's.
 
-The GPU sets the pace of these steps, as in TensorRT-LLM, which starts its kernels from CUDA graphs.
-With the 32 layers of an 8B in bfloat16, the CPU's starts of kernels did, and a virtual CPU takes up
-to three times as long for the same work from one moment to the next.
+The GPU sets the pace of these steps, as in TensorRT-LLM, which launches its kernels from CUDA
+graphs. With the 32 layers of an 8B model in bfloat16, the CPU's kernel launches did, and a virtual
+CPU takes up to three times as long for the same work from one moment to the next.
 """
 _COLUMNS = [
     Column("streams", "streams"),

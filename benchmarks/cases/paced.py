@@ -1,4 +1,4 @@
-"""The delay that the path adds to the gaps of a slow engine."""
+"""Measure the delay that the path adds to the gaps of a slow engine."""
 
 from __future__ import annotations
 

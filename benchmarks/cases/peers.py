@@ -1,4 +1,4 @@
-"""The CPU example beside llama.cpp's server: the same model file, requests and cores."""
+"""Compare the CPU example with llama.cpp's server: the same model file, requests and cores."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class _Question:
     """One comparison.
 
     Attributes:
-        name: in the table.
-        ask: measures one server once; its second argument is the number of the round.
-        figure: the one that is compared.
-        better: whether `more` or `less` of it is.
+        name: name in the table.
+        ask: measures one server once; its second argument is the round's number.
+        figure: the compared figure.
+        better: `more` or `less`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Cost of gateways' scrapes to the serving path."""
+"""Measure what gateways' scrapes cost the serving path."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _with_scrapes(port: int, sample: Callable[[], Sample]) -> Sample:
 
 @contextmanager
 def _scraping(port: int) -> Iterator[list[float]]:
-    """Scrape in a process of its own: a thread would take Python's lock from the load's client."""
+    """Scrape in a separate process; a thread would take Python's lock from the load's client."""
     times_s: list[float] = []
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -132,7 +132,7 @@ def _scrape(port: int, caller: Connection) -> None:
 
 
 def _note_pages(result: CaseResult) -> None:
-    """Add the CPU time of a page alone, which other processes disturb less."""
+    """Add the CPU time of a single page, which other processes disturb less."""
     with exposed(Metrics(engine_up=lambda: True), lambda: None):
         samples = [{"page": _cpu_us(lambda: generate_latest(REGISTRY))} for _ in range(5)]
     shown = spreads(samples)["page"].shown(".0f", " µs")

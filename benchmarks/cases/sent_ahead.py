@@ -1,4 +1,4 @@
-"""Requests that are sent to a full engine ahead of time, against those that wait in the server."""
+"""Compare requests sent ahead to a full engine with requests that wait in the server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ queue."""
 
 
 def run(options: Options) -> CaseResult:
-    """Measure a full engine on both sides, then have the clients that wait leave."""
+    """Measure a full engine on both sides, then have the waiting clients disconnect."""
     title = f"Requests sent ahead: an engine of {_BATCH} that is always full"
     result = CaseResult("sent-ahead", title, _TEXT, _COLUMNS).begin()
     options.work.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def run(options: Options) -> CaseResult:
 
 
 def _start(stack: ExitStack, options: Options, step_ms: float, ahead: int) -> tuple[Target, Path]:
-    """Return a server, and the file that has a byte for each prompt which its engine processed."""
+    """Return a server, and the file that has a byte per prompt processed by its engine."""
     name = f"sent-ahead-{ahead}-{step_ms:g}"
     prompts = options.work.resolve() / f"{name}.prefilled"
     prompts.write_bytes(b"")
@@ -104,7 +104,7 @@ def _compare(
 
 
 def _leave(target: Target, prompts: Path, count: int) -> int:
-    """Fill the engine, let further clients wait and leave; return the prompts of these."""
+    """Fill the engine, let further clients wait and disconnect; return the prompts of these."""
     before = prompts.stat().st_size
     running = [_ask(target) for _ in range(_BATCH)]
     for connection in running:
@@ -131,7 +131,7 @@ def _hang_up(connections: Sequence[HTTPConnection]) -> None:
 
 
 def _settle(target: Target, in_flight: int) -> None:
-    """Wait until the server has so many requests, and each of its slots is in use or free."""
+    """Wait until the server has this many requests, and each of its slots is in use or free."""
     deadline = time.monotonic() + _TIMEOUT_S
     while _gauge(target, "requests_in_flight") != in_flight or (
         in_flight == 0 and _gauge(target, "requests_running")

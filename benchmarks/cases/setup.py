@@ -19,7 +19,7 @@ from trtllm_truss.settings.model import Serving
 
 PROMPT = "Once upon a time there was a little"
 PROMPT_IDS = (6403, 2980, 253, 655, 665, 436, 253, 1838)
-"""Some prompt of the same length; the engine repeats any tokens."""
+"""Any prompt of the same length; the engine repeats any tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ def set_up(
     """Create the paced engine and a configuration that serves it.
 
     Args:
-        options: has the folder.
-        name: of the case and its files.
-        max_batch_size: concurrent requests of the engine.
-        engine: its behaviour; for the keys see `paced_engine.c`.
+        options: contains the folder.
+        name: name of the case and its files.
+        max_batch_size: concurrent requests in the engine.
+        engine: its behaviour; see `paced_engine.c` for the keys.
         serving: keys of `model_metadata.serving`.
     """
     options.work.mkdir(parents=True, exist_ok=True)

@@ -38,9 +38,9 @@ class _Round:
     """Figures of one server.
 
     Attributes:
-        phases: the normal readers' figures, by phase.
+        phases: figures of the normal readers, by phase.
         reader_kib: memory of a slow reader, by process.
-        waited: `idle_s`, from the slow readers' connections to the idle server.
+        waited: `idle_s`, time from the slow readers' connections to the idle server.
         cut: slow connections that the server closed.
     """
 
@@ -51,7 +51,7 @@ class _Round:
 
 
 def run(options: Options) -> CaseResult:
-    """Measure normal readers alone, next to slow ones, and after those have left."""
+    """Measure normal readers alone, next to slow ones, and after those have disconnected."""
     readers = options.readers or _READERS
     seconds = options.seconds or 10.0
     streams = options.streams[0] if options.streams else _STREAMS

@@ -1,4 +1,4 @@
-"""All protocols, leavers, guides and hostile bodies for half an hour: is the server's use flat?"""
+"""Check that usage stays flat over half an hour of all protocols, leavers and hostile bodies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTLED_S = 180.0
 _SETTLED_SHARE = 0.3
 _EVERY_S = 10.0
 _SAMPLES = 12
-"""At least so many, in a short run more often."""
+"""Minimum number; in a short run more often."""
 
 _LEAVERS = 2
 _MORE_MIB, _MORE_THREADS, _MORE_FILES = 20.0, 4.0, 4.0
@@ -96,7 +96,7 @@ async def _soak(root: int, port: int, seed: int, duration_s: float) -> tuple[Sam
 
 
 def _report_usage(result: CaseResult, samples: Samples, settled_s: float) -> None:
-    """Add a row for each figure of each process that lived to the end."""
+    """Add a row for each figure of each process that survived to the end."""
     end = max(taken[-1][0] for taken in samples.values())
     for (role, pid), taken in samples.items():
         late = [(time_s, usage) for time_s, usage in taken if time_s >= settled_s]
@@ -123,7 +123,7 @@ def _report_usage(result: CaseResult, samples: Samples, settled_s: float) -> Non
 
 
 def _figures(usage: Usage) -> Mapping[str, tuple[float, float]]:
-    """Return each figure, and the growth of it that is noise."""
+    """Return each figure, and the growth that counts as noise."""
     return {
         "RSS MiB": (usage.rss_bytes / _MIB, _MORE_MIB),
         "threads": (float(usage.threads), _MORE_THREADS),

@@ -1,4 +1,4 @@
-"""Cost of spans to the serving path."""
+"""Measure what spans cost the serving path."""
 
 from __future__ import annotations
 

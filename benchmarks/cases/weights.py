@@ -1,4 +1,4 @@
-"""The start with real reads of weights: from a cold disk, a warm cache and a mount."""
+"""Measure a start with real reads of weights: from a cold disk, a warm cache and a mount."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COLUMNS = [
 
 
 def run(options: Options) -> CaseResult:
-    """Start engines whose files are evicted from the page cache before, and others from a mount."""
+    """Start engines whose files were evicted from the page cache, and others from a mount."""
     megabytes = _QUICK_MEGABYTES if options.quick else options.megabytes or _MEGABYTES
     text = (
         f"The start of the service in one process, without imports, with an engine of {megabytes} "

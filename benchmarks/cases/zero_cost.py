@@ -1,4 +1,4 @@
-"""The serving path with an engine that costs nothing."""
+"""Measure the serving path with an engine that costs nothing."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def measure_paths(
     """Fill a result with all paths at every number of streams.
 
     Args:
-        options: may replace the numbers.
-        result: without rows, with `COLUMNS`.
-        tokens: of an answer.
+        options: may override the numbers.
+        result: empty result with `COLUMNS`.
+        tokens: tokens per answer.
         default_streams: numbers of streams.
         with_native: include Triton's own `generate_stream`.
     """

@@ -26,7 +26,7 @@ KINDS = (
 WHOLE, CUT, LEFT, WRONG, HUNG, LOST = "whole", "cut", "left", "wrong", "hung", "lost"
 INTERNAL = "internal"
 FAULTS = (WRONG, HUNG, LOST, INTERNAL)
-"""Ends that no request may have; `lost` is one without a status from a living server."""
+"""Outcomes that no request may have; `lost` is one without a status from a living server."""
 
 _LIMIT_S = 60.0
 _PAUSE_S = 0.3
@@ -40,11 +40,11 @@ _EXAMPLES = 5
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of how requests ended.
+    """Counts of request outcomes.
 
     Attributes:
-        ends: by kind of client and end; the end of a rejected request is its status.
-        longest_s: the longest request, without slow readers.
+        ends: by kind of client and outcome; the outcome of a rejected request is its status.
+        longest_s: duration of the longest request, without slow readers.
         examples: details of the first few faults.
     """
 
@@ -61,17 +61,17 @@ class Tally:
             self.examples.append(f"{kind}: {end} after {took_s:.1f} s: {details[:300]}")
 
     def count(self, end: str) -> int:
-        """Return the requests of all clients with one end."""
+        """Return the number of requests of all clients with one outcome."""
         return sum(count for (_, each), count in self.ends.items() if each == end)
 
 
 class Client:
-    """A client, which sends requests until an event is set.
+    """A client that sends requests until an event is set.
 
     Args:
-        kind: of its requests, in the tally.
-        url: of the server.
-        limit_s: a longer request is hung.
+        kind: kind of its requests, in the tally.
+        url: URL of the server.
+        limit_s: longer requests count as hung.
     """
 
     def __init__(self, kind: str, url: str, limit_s: float) -> None:
@@ -81,7 +81,7 @@ class Client:
         self._details = ""
 
     async def _ask(self, client: httpx.AsyncClient) -> str:
-        """Send one request; return its end, and set the details of a fault."""
+        """Send one request; return its outcome, and set the details of a fault."""
         raise NotImplementedError
 
     async def run(self, tally: Tally, over: asyncio.Event) -> None:
@@ -128,12 +128,12 @@ async def run_clients(
 
 
 class Visitor(Client):
-    """One client, which sends requests until an event is set.
+    """A client that sends requests until an event is set.
 
     Args:
         number: selects the kind.
-        seed: of the random choices, together with the number.
-        url: of the server.
+        seed: seed of the random choices, together with the number.
+        url: URL of the server.
         texts: prompts and expected answers.
         max_body_bytes: the server's limit.
     """
@@ -258,7 +258,7 @@ class Rejected(Exception):
 
 
 class Cut(Exception):
-    """An answer was visibly cut."""
+    """An answer was visibly truncated."""
 
 
 async def parts(

@@ -1,4 +1,4 @@
-"""A server whose log, files and shared memory are inspected after its end."""
+"""A server whose log, files and shared memory are inspected after it exits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def serve_and_inspect(
     """Serve one configuration during the block.
 
     Args:
-        result: gets a fault for a traceback in the log, and for what is left behind.
+        result: receives a fault for a traceback in the log, and for anything left behind.
         config: a config.yaml.
         log: receives the server's log.
         backends: for `TRITON_BACKEND_DIRECTORY`.

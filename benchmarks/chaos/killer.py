@@ -24,7 +24,7 @@ class Killer:
 
     Args:
         root: the ancestor of the server's processes.
-        seed: of the random choices.
+        seed: seed of the random choices.
         every_s: minimum and maximum seconds between two signals.
 
     Attributes:
@@ -91,7 +91,7 @@ class Killer:
 
 
 def _name(pid: int) -> str:
-    """Return the name in `ps` and the MPI rank, if any; empty for an ended process."""
+    """Return the name in `ps` and the MPI rank, if any; empty for a process that has exited."""
     for variable in read_proc(pid, "environ").split(b"\0"):
         if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
             return f"{name_of(pid)} of rank {variable.partition(b'=')[2].decode()}"

@@ -18,7 +18,7 @@ from benchmarks.hostile.attacks import MOMENTS, REFUSED_UNDER_LOAD, leave, post
 from benchmarks.hostile.body import CHAT, COMPLETIONS, INVOCATIONS, MESSAGES, RESPONSES, HostileBody
 
 LIMIT_S = 300.0
-"""Above any request on a busy machine; only one that never ends is longer."""
+"""Longer than any request on a busy machine; only one that never ends takes longer."""
 
 _EVENTS = {"Accept": "text/event-stream"}
 _TGI = {"User-Agent": "unknown/None; hf_hub/1.0.0; python/3.12"}
@@ -26,7 +26,7 @@ _WORDS = ("river", "glass", "bread", "stars", "bridge", "maps", "rain", "naïve"
 _TOKENS, _LONG_WORDS = 40, 1500
 _TAIL_BYTES = 1 << 14
 _PAUSE_S = 1.0
-"""Between hostile bodies of one client, which would otherwise be all that the server does."""
+"""Pause between hostile bodies of one client, which would otherwise keep the server busy."""
 
 _WEATHER = {
     "name": "weather",
@@ -42,7 +42,7 @@ class Call:
     Attributes:
         route: its path.
         body: as JSON.
-        end: a regular expression that only the end of a whole answer has.
+        end: regular expression that only matches the end of a complete answer.
         headers: further ones.
     """
 
@@ -69,7 +69,7 @@ def _chat(chance: random.Random, **fields: Any) -> Call:
 
 
 def _guided(chance: random.Random) -> Call:
-    """Ask for an answer by a guide that no earlier request had."""
+    """Request an answer with a guide that no earlier request had."""
     name = f"n{chance.randrange(10**9)}"
     schema = {"type": "object", "properties": {name: {"enum": [1, 2]}}, "required": [name]}
     formats = [
@@ -127,7 +127,7 @@ CALLS: dict[str, Callable[[random.Random], Call]] = {
         b"",
     ),
 }
-"""A maker of requests for each protocol."""
+"""One request maker per protocol."""
 
 
 class Guest(Client):
@@ -149,7 +149,7 @@ class Guest(Client):
 
 
 class Leaver(Client):
-    """A client that leaves requests of every protocol, and hostile ones, at a random byte."""
+    """A client that abandons requests of every protocol, and hostile ones, at a random byte."""
 
     def __init__(self, url: str, chance: random.Random, bodies: Sequence[HostileBody]) -> None:
         super().__init__("leavers", url, LIMIT_S)

@@ -1,4 +1,4 @@
-"""Trend of a figure that is sampled over time."""
+"""The trend of a figure sampled over time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ class Trend:
         low: the least.
         high: the most.
         mean: of all.
-        growth: what a straight line through the samples (least squares) gains from the first to
-            the last.
+        growth: growth of a straight line through the samples (least squares) from first to last.
     """
 
     low: float
@@ -25,7 +24,7 @@ class Trend:
     growth: float
 
     def is_flat(self, least: float) -> bool:
-        """Return whether the growth is less than 5 % of the mean, or less than `least`."""
+        """Return True if the growth is less than 5 % of the mean, or less than `least`."""
         return self.growth < max(0.05 * self.mean, least)
 
 

@@ -34,7 +34,7 @@ def make_backend(cache: Path) -> Backend:
     """Compile the paced engine once; without a C compiler, use the tests' fake in Python.
 
     Args:
-        cache: gets one folder per version of the source.
+        cache: receives one folder per version of the source.
 
     Raises:
         RuntimeError: the compilation failed.
@@ -59,7 +59,7 @@ def make_backend(cache: Path) -> Backend:
 
 
 def find_compiler() -> str | None:
-    """Return the C compiler: `CC`, that of Python's build, or a common name on `PATH`."""
+    """Return the C compiler: `CC`, the one of Python's build, or a common name on `PATH`."""
     configured = str(sysconfig.get_config_var("CC") or "").split()
     names = [os.environ.get("CC", ""), *configured[:1], "cc", "gcc", "clang"]
     return next((path for name in names if name and (path := shutil.which(name))), None)

@@ -16,15 +16,15 @@ def write_engine(
     vocab_size: int = 49152,
     **behaviour: Any,
 ) -> Path:
-    """Write `config.json` and `rankN.engine`, replacing those of an earlier engine.
+    """Write `config.json` and `rankN.engine`, replacing an earlier engine's.
 
     Args:
         folder: created if missing.
         max_batch_size: concurrent requests.
-        max_seq_len: tokens of prompt and answer together.
-        world_size: ranks; the paced engine has one, the tests' fake in Python any number.
+        max_seq_len: tokens of prompt and output together.
+        world_size: number of ranks; the paced engine has one, the tests' Python fake any number.
         vocab_size: tokens of the vocabulary.
-        behaviour: of every rank; for the keys see `paced_engine.c`.
+        behaviour: behaviour of every rank; see `paced_engine.c` for the keys.
 
     Returns:
         `folder`.

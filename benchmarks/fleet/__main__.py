@@ -150,7 +150,7 @@ def charts_of(results: Results) -> list[Chart]:
 
 
 def _curve(result: Result, key: str, from_s: float) -> list[tuple[float, float]]:
-    """Return minutes after `from_s` and a sample's value; of refusals the share of arrivals."""
+    """Return minutes after `from_s` and a sample's value; for refusals, their share of arrivals."""
     samples = [sample for sample in result.samples if sample.at_s >= from_s - 60]
     thinned = samples[:: -(-len(samples) // _POINTS)]
     return [
@@ -171,7 +171,7 @@ def _waits(result: Result | None) -> str:
 
 
 def _last_refusal(result: Result) -> str:
-    """Return the minute after the step in which at least 1 % was refused last."""
+    """Return the minute after the step in which at least 1 % was last refused."""
     times = [one.at_s for one in result.samples if one.refused > 0.01 * max(1, one.arrived)]
     if times and times[-1] == result.samples[-1].at_s:
         return "not over after 20 minutes"

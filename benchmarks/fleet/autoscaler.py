@@ -15,14 +15,14 @@ class Scaling:
         threshold: requests in flight per replica.
         least: fewest replicas.
         most: most replicas.
-        interval_s: between two looks at the metric.
+        interval_s: interval between checks of the metric.
         up_share: growth per period, or `up_replicas` if that is more.
         up_replicas: see above.
         down_share: decline per period.
         period_s: of both.
-        stabilization_s: a decline follows the highest wish of so many seconds.
+        stabilization_s: a decline follows the highest target of this period.
         tolerance: smaller deviations change nothing.
-        counts_refused: the metric includes what refused requests would have had in flight.
+        counts_refused: the metric includes the requests that refused ones would have had in flight.
     """
 
     threshold: float = 45
@@ -67,7 +67,7 @@ class Autoscaler:
         return wish
 
     def _stabilized(self, now_s: float, current: int, wish: int) -> int:
-        """Return the highest wish of the last minutes, if all were lower than now."""
+        """Return the highest target of the last minutes, if all were lower than now."""
         self._wishes.append((now_s, wish))
         while self._wishes[0][0] < now_s - self._scaling.stabilization_s:
             self._wishes.popleft()

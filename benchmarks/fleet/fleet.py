@@ -20,7 +20,7 @@ _ATTEMPTS = 2
 _PROMPT_TOKENS, _TOKENS, _SPREAD = 512, 256, 0.7
 _MOST_TOKENS = 4 * _TOKENS
 _RATE_S, _MEAN_S = 60, 300
-"""Windows of the autoscaler's query: of the refusals, and of the mean duration of an answer."""
+"""Windows of the autoscaler's query, for refusals and for the mean duration of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class Scenario:
     """Load and disturbances of a fleet.
 
     Attributes:
-        requests_per_s: the load at a time.
+        requests_per_s: returns the load at a time.
         seconds: duration.
-        replicas: ready ones at the beginning.
-        scaling: None keeps their number.
-        cold_start_s: from the wish for a replica to its first request.
+        replicas: ready replicas at the start.
+        scaling: None keeps the number constant.
+        cold_start_s: time from the request for a replica until it serves.
         router: a name of `ROUTERS`.
-        zone_lost_s: when zone 0 fails for good; None for never.
-        counted_from_s: earlier requests do not count: the fleet fills.
-        sample_s: between two samples.
+        zone_lost_s: time at which zone 0 fails for good; None for never.
+        counted_from_s: earlier requests are not counted, because the fleet fills.
+        sample_s: interval between samples.
         model: the engines.
         limits: `serving`.
-        seed: of arrivals, sizes and the router.
+        seed: seed of arrivals, sizes and the router.
     """
 
     requests_per_s: Callable[[float], float]
@@ -75,10 +75,10 @@ class Result:
     """Results of a run.
 
     Attributes:
-        waits_s: of the answered requests.
-        counts: requests by their end: answered, refused (429), lost with their replica.
-        replica_seconds: of all replicas, from the wish for one to its end.
-        slot_share: of the batches of ready replicas.
+        waits_s: waits of the answered requests.
+        counts: requests by outcome: answered, refused (429), lost with their replica.
+        replica_seconds: total time of all replicas, from the request for one until it stops.
+        slot_share: used share of the ready replicas' batches.
         samples: in order.
     """
 
@@ -115,7 +115,7 @@ def mean_steps(model: EngineModel) -> float:
 
 
 def new_request(rng: random.Random) -> Request:
-    """Draw sizes with long tails, as chats have them."""
+    """Draw sizes with long tails, as in chats."""
     tokens = min(max(1, round(_TOKENS * rng.lognormvariate(0, _SPREAD))), _MOST_TOKENS)
     prompt = max(1, round(_PROMPT_TOKENS * rng.lognormvariate(0, _SPREAD)))
     return Request(prompt, _MOST_TOKENS, tokens)
@@ -220,7 +220,7 @@ class Fleet:
             self._stop_surplus()
 
     def _refused_load(self) -> float:
-        """Return rate of the refusals times mean duration of an answer (Little's law)."""
+        """Return the refusal rate times the mean duration of an answer (Little's law)."""
         now_s = self._loop.time()
         while self._refusals_s and self._refusals_s[0] < now_s - _RATE_S:
             self._refusals_s.popleft()

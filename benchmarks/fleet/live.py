@@ -41,12 +41,12 @@ from benchmarks.fleet.processes import (
 from trtllm_truss.cli.common import unwinding
 
 _NOTICE_S = 5 * HEALTH_S
-"""Routers look away after three failed checks, each of which takes up to its interval."""
+"""Routers drop a replica after three failed checks, each of which takes up to its interval."""
 
 _CONVERSATIONS = 8
 _WORDS = 120
 _CHAOS_CLIENTS = BATCH
-"""As many as one replica takes at once, so that none is refused while the other one starts."""
+"""The limit of one replica, so that none is refused while the other one starts."""
 
 _CHAOS_TOKENS = 32
 _REQUESTS_PER_MINUTE = 100
@@ -54,7 +54,7 @@ _LONG_TOKENS = 120
 
 
 def shown(outcomes: Sequence[Outcome]) -> str:
-    """Return "3 whole, 1 error", with visible errors of answers that had not begun named apart."""
+    """Return "3 whole, 1 error", counting visible errors before any output separately."""
     names = Counter(
         f"{each.status or 'no'} status"
         if each.kind == "error" and each.status != 200
@@ -105,7 +105,7 @@ class Streams:
 
 
 def prefixes(url: str) -> str:
-    """Return how soon second turns answer, and how many find their first one."""
+    """Return how soon second turns get a response, and how many find their first one cached."""
     firsts, cached = [], 0
     draw = random.Random(7)
     prompts = [
@@ -126,7 +126,7 @@ def used_again(url: str, replica: Replica) -> str:
     """Send requests, more than the other replica takes, until this one gets some of them.
 
     Returns:
-        What a cell says if it gets none.
+        Text of a cell without any.
     """
     deadline_s, before = time.monotonic() + PATIENCE_S, replica.finished()
     while replica.finished() == before:
@@ -146,7 +146,7 @@ def harmed(
     *,
     begun: bool = True,
 ) -> str:
-    """Return the ends of four streams, whose busiest replica is harmed, and of four new ones."""
+    """Return the outcomes of four streams, one on a harmed replica, and of four new ones."""
     prompt = "Tell me a story" if begun else " ".join(f"word{n}" for n in range(_WORDS))
     streams = Streams(url, BATCH, prompt)
     if begun:
@@ -163,7 +163,7 @@ def harmed(
 
 
 def full(url: str, replicas: Sequence[Replica]) -> str:
-    """Return the ends of requests while one replica refuses all, and while both do."""
+    """Return the outcomes of requests while one replica refuses all, and while both do."""
     streams = Streams(replicas[0].url, BATCH)
     streams.wait_until_begun()
     one = [ask(url, "Hi", 1) for _ in range(BATCH)]
@@ -178,7 +178,7 @@ def full(url: str, replicas: Sequence[Replica]) -> str:
 
 
 def hung(url: str, replicas: Sequence[Replica]) -> str:
-    """Return the ends of requests that come with the stop of one replica, and of later ones."""
+    """Return the outcomes of requests sent as one replica stops, and of later ones."""
     with replicas[0].hung():
         streams = Streams(url, BATCH)
         time.sleep(_NOTICE_S)
@@ -227,7 +227,7 @@ def measure(names: Sequence[str], folder: Path, replicas: Sequence[Replica]) -> 
 
 @dataclass(frozen=True)
 class Kills:
-    """The ends of requests while one replica after another was killed at random."""
+    """The outcomes of requests while one replica after another was killed at random."""
 
     outcomes: list[Outcome]
     kills: int
@@ -235,7 +235,7 @@ class Kills:
 
     @property
     def faults(self) -> list[str]:
-        """Answers that are short or hang, and errors before an answer begins: none may be."""
+        """Answers that are truncated or hang, and errors before any output: none may occur."""
         kinds = Counter(each.kind for each in self.outcomes)
         early = [each for each in self.outcomes if each.kind == "error" and each.status != 200]
         found = [f"{kinds[kind]} {kind}" for kind in ("short", "hung") if kinds[kind]]
@@ -254,7 +254,7 @@ class Kills:
 def random_kills(
     url: str, replicas: Sequence[Replica], minutes: float, requests: int, seed: int
 ) -> Kills:
-    """Send so many requests, spread over the minutes, while one busy replica after another dies."""
+    """Send requests, spread over the minutes, while one busy replica after another is killed."""
     draw, begun_s = random.Random(seed), time.monotonic()
     ended = threading.Event()
     numbers = iter(range(requests))
@@ -295,7 +295,7 @@ def random_kills(
 
 
 def main() -> int:
-    """Run the command; return 1 if a kill had an effect that it must not have."""
+    """Run the command; return 1 if a kill had a forbidden effect."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.live", description=__doc__)
     parser.add_argument("--router", action="append", metavar="NAME[:POLICY]")
     parser.add_argument("--port", type=int, default=8080)

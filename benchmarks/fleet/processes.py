@@ -31,7 +31,7 @@ BATCH = 4
 
 HEALTH_S = 5
 PATIENCE_S = 120.0
-"""A request without an end within it hangs."""
+"""A request that takes longer counts as hung."""
 
 _START_LIMIT_S = 240.0
 _KEY = "fleet"
@@ -40,15 +40,15 @@ _KEY = "fleet"
 
 @dataclass
 class Outcome:
-    """The end of a streamed request, as its client sees it.
+    """The outcome of a streamed request, as its client sees it.
 
     Attributes:
-        kind: whole, error (visible), short (ended as if whole) or hung.
-        pieces: pieces of text before the end.
-        status: of HTTP; 0 without an answer. With 200 the answer had begun.
-        first_s: until the first piece.
-        total_s: until the end.
-        cached_tokens: of the prompt, as the answer's usage tells.
+        kind: whole, error (visible), short (truncated, but ended as if whole) or hung.
+        pieces: number of text chunks before the end.
+        status: HTTP status; 0 without a response. With 200 the answer had started.
+        first_s: time to the first chunk.
+        total_s: time to the end.
+        cached_tokens: cached prompt tokens, as reported by the usage.
     """
 
     kind: str = "error"
@@ -63,7 +63,7 @@ def _events(answer: httpx.Response, until_s: float) -> Iterator[Any]:
     """Yield the JSON of each event, and "[DONE]".
 
     Raises:
-        httpx.ReadTimeout: the time is over, even if keep-alives come.
+        httpx.ReadTimeout: the time is over, even if keep-alives arrive.
     """
     for line in answer.iter_lines():
         if time.monotonic() > until_s:
@@ -76,7 +76,7 @@ def _events(answer: httpx.Response, until_s: float) -> Iterator[Any]:
 def ask(
     url: str, prompt: str, tokens: int, on_piece: Callable[[], object] = lambda: None
 ) -> Outcome:
-    """Stream one chat, and decide how it ended."""
+    """Stream one chat, and determine its outcome."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": prompt}],
@@ -143,10 +143,10 @@ class Replica:
             )
 
     def wait_until_ready(self) -> None:
-        """Return once it answers.
+        """Return once it responds.
 
         Raises:
-            RuntimeError: it ended, or took too long.
+            RuntimeError: it exited, or took too long.
         """
         assert self._process is not None
         deadline_s = time.monotonic() + _START_LIMIT_S
@@ -166,7 +166,7 @@ class Replica:
         raise RuntimeError("the replica's server does not run")
 
     def running(self) -> int:
-        """Return how many requests the engine has."""
+        """Return the number of requests in the engine."""
         return self._metric("trtllm_truss_requests_running")
 
     def finished(self) -> int:
@@ -178,14 +178,14 @@ class Replica:
         return int(sum(map(float, values)))
 
     def kill(self) -> None:
-        """Kill the process of HTTP, as the kernel does when memory is short; wait for the rest."""
+        """Kill the HTTP process, as the kernel does when memory is short; wait for the rest."""
         os.kill(self._server_pid, signal.SIGKILL)
         assert self._process is not None
         self._process.wait(60)
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """Stop the process of HTTP during the block, without ending it."""
+        """Suspend the HTTP process during the block."""
         pid = self._server_pid
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -227,7 +227,7 @@ def router_command(name: str, port: int, metrics: int, workers: Sequence[str]) -
     # The retries after one kill open smg's circuit breaker for a minute, in which the other replica
     # may die. vllm-router asks a dead replica until its own breaker opens.
     launch = ["launch", "--disable-circuit-breaker"] if program == "smg" else []
-    # Both listen on every address by default, and look at workers once a minute.
+    # Both listen on every address by default, and check workers once a minute.
     return [
         *(str(folder / program), *launch, "--host", LOOPBACK, "--port", str(port)),
         *("--prometheus-host", LOOPBACK, "--prometheus-port", str(metrics)),

@@ -19,8 +19,8 @@ class EngineModel:
         batch: requests that generate at once.
         kv_tokens: capacity of the KV cache.
         step_s: duration of a step with one request.
-        row_s: what each further request adds to a step.
-        prompt_tokens_per_step: prompt tokens whose reading takes as long as one more token.
+        row_s: time that each further request adds to a step.
+        prompt_tokens_per_step: prompt tokens that take as long to process as one more token.
     """
 
     batch: int = 64
@@ -34,7 +34,7 @@ class EngineModel:
         return 1 / (self.step_s + self.row_s * running)
 
     def requests_per_s(self, steps: float) -> float:
-        """Return the most requests per second, each of so many steps on average."""
+        """Return the maximum requests per second, each of so many steps on average."""
         return self.batch * self.tokens_per_s(self.batch) / steps
 
 
@@ -44,8 +44,8 @@ class Request:
 
     Attributes:
         prompt_tokens: length of the prompt.
-        max_tokens: what the client allows; reserved in the KV cache.
-        tokens: what the model generates.
+        max_tokens: the client's limit; reserved in the KV cache.
+        tokens: number of tokens that the model generates.
     """
 
     prompt_tokens: int
@@ -70,9 +70,9 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
 
     def generate(self, steps: float) -> asyncio.Future[None]:
-        """Start a request; the future is done after so many of its steps.
+        """Start a request; the future resolves after its number of steps.
 
-        Admission keeps requests beyond the batch from it.
+        Admission keeps requests beyond the batch out.
         """
         done: asyncio.Future[None] = self._loop.create_future()
         self._advance()
@@ -122,8 +122,8 @@ class Replica:
         zone: where it runs.
 
     Attributes:
-        admission: the class of the server itself.
-        is_draining: finishes its requests and gets no more.
+        admission: the server's own class.
+        is_draining: finishes its requests and receives no more.
         is_lost: its zone has failed.
     """
 
@@ -138,7 +138,7 @@ class Replica:
 
     @property
     def in_flight(self) -> int:
-        """Running and waiting requests: what a router or an autoscaler sees."""
+        """Running and waiting requests, as seen by a router or an autoscaler."""
         return self.admission.running + self.admission.waiting
 
     async def serve(self, request: Request) -> float:
@@ -160,7 +160,7 @@ class Replica:
         return waited_s
 
     def lose(self) -> None:
-        """Fail all requests, as the loss of the host does."""
+        """Fail all requests, as when the host is lost."""
         self.is_lost = True
         error = EngineUnavailable("the replica is lost")
         self.admission.fail_waiting(error)

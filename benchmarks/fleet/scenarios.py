@@ -13,7 +13,7 @@ from benchmarks.fleet.router import ROUTERS
 
 MODEL = EngineModel()
 CAPACITY = MODEL.requests_per_s(mean_steps(MODEL))
-"""Requests per second that one replica carries at most."""
+"""Maximum requests per second of one replica."""
 
 TARGET = 0.7
 DAY_S = 86_400
@@ -57,7 +57,8 @@ def sizes(counts: tuple[int, ...], seconds: float) -> Mapping[str, Scenario]:
 
     Args:
         counts: numbers of replicas.
-        seconds: of one replica; larger fleets run shorter, for as many requests.
+        seconds: duration with one replica; larger fleets run shorter, for the same number of
+            requests.
     """
     filled_s = 45.0
     return {

@@ -1,4 +1,4 @@
-"""Ways to send hostile bodies: one after the other, many at once, and by clients that leave."""
+"""Ways to send hostile bodies: one at a time, many at once, and by clients that disconnect."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def leave(port: int, route: str, body: bytes, moment: Moment, chance: random.Ran
     """Send one request and close its connection at a random byte.
 
     Args:
-        port: of the server.
-        route: of the request.
-        body: of the request.
+        port: port of the server.
+        route: route of the request.
+        body: body of the request.
         moment: while the body is sent, while the answer is awaited, or while it is received.
         chance: chooses the byte, and whether the connection is aborted (RST) or closed (FIN).
     """
@@ -82,7 +82,10 @@ def leave(port: int, route: str, body: bytes, moment: Moment, chance: random.Ran
 
 
 def leave_at_once(port: int, requests: Iterable[tuple[str, bytes, Moment, str]]) -> None:
-    """Leave requests, `AT_ONCE` at the same time; the last of each seeds its random choices."""
+    """Abandon requests, `AT_ONCE` at the same time.
+
+    The last element of each seeds its random choices.
+    """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for leaving in [
             pool.submit(leave, port, route, body, moment, random.Random(seed))

@@ -23,9 +23,9 @@ class HostileBody:
         name: unique.
         route: path below the server's address.
         make: creates the body.
-        message: words of the error message, among them the field and the limit; none of an answer.
+        message: words of the error message, including the field and the limit; none for an answer.
         status: of the response.
-        needs_tools: whether it is for the server of `tool_model`, instead of the example.
+        needs_tools: it is for the server of `tool_model`, instead of the example.
     """
 
     name: str

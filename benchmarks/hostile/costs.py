@@ -12,7 +12,7 @@ from benchmarks.servers.target import Target
 from benchmarks.servers.usage import PeakMemory, total, truss_server, usage_by_role
 
 MAX_WAIT_MS = 500.0
-"""Of another client, beyond its usual longest wait."""
+"""Maximum wait of another client, beyond its usual longest wait."""
 
 MAX_PEAK_MIB = 600.0
 MAX_KEPT_MIB = 100.0
@@ -28,10 +28,10 @@ class Cost:
     """The cost of one attack.
 
     Attributes:
-        name: of the attack.
-        statuses: of its answers.
+        name: name of the attack.
+        statuses: statuses of its responses.
         wait_ms: the neighbour's longest wait, beyond its usual longest one.
-        peak_mib: the most that Truss's server held meanwhile.
+        peak_mib: peak memory of Truss's server during the attack.
         kept_mib: growth of all processes of the server, `SETTLE_S` later.
     """
 
@@ -43,7 +43,7 @@ class Cost:
 
     @property
     def shortfalls(self) -> list[str]:
-        """The targets missed, with their figures."""
+        """The missed targets, with their figures."""
         missed = [
             (self.wait_ms > MAX_WAIT_MS, f"wait +{self.wait_ms / 1000:.2f} s"),
             (self.peak_mib > MAX_PEAK_MIB, f"peak {self.peak_mib:.0f} MiB"),
@@ -57,8 +57,8 @@ class Gauge:
 
     Args:
         target: the server.
-        neighbour: its well-behaved client.
-        usual_s: for how long the neighbour's usual waits are observed.
+        neighbour: the well-behaved client.
+        usual_s: duration of the observation of the neighbour's usual waits.
 
     Attributes:
         usual_ms: the neighbour's usual waits.
@@ -72,7 +72,7 @@ class Gauge:
         self.usual_ms = neighbour.waits_ms(started, time.monotonic())
 
     def measure(self, name: str, attack: Callable[[], Iterable[int]]) -> Cost:
-        """Run an attack, which returns the statuses of its answers."""
+        """Run an attack, which returns the statuses of its responses."""
         before = self.rss_mib()
         started = time.monotonic()
         with PeakMemory(truss_server(self._target.pid), with_descendants=False) as memory:

@@ -1,4 +1,4 @@
-"""A well-behaved client beside hostile ones."""
+"""A well-behaved client next to hostile ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Neighbour:
     """Start and end times of the neighbour's answers.
 
     Attributes:
-        failed: number of answers that were not 200.
+        failed: number of responses other than 200.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:

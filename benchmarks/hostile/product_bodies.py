@@ -1,4 +1,4 @@
-"""Small bodies whose fields multiply: prompts, choices, messages and tools times all else."""
+"""Small bodies whose fields multiply: prompts, choices, messages and tools times all others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from trtllm_truss.text.tokenizer import load_tokenizer
 
 
 class Loop:
-    """A pipeline, stepped while requests run."""
+    """A pipeline that is stepped while requests run."""
 
     def __init__(
         self, model: Path, max_batch_size: int, kv_tokens: int, prompts: list[str]

@@ -25,7 +25,7 @@ _ERROR = re.compile(rb'data: ?\{"error":')
 
 
 class Failed(Exception):
-    """A request without a whole answer; the text is its outcome."""
+    """A request without a complete answer; the text is its outcome."""
 
 
 class Answer:

@@ -1,7 +1,7 @@
-"""A browser with the console's page open, as far as the server notices.
+"""A browser with the console's page open, as seen by the server.
 
-`python -m benchmarks.load.page PORT` asks for the pulse every second over one connection, until its
-input closes; then it writes the number of pulses and the longest wait for one in seconds.
+`python -m benchmarks.load.page PORT` requests the figures every second over one connection, until
+its input closes; then it writes the number of requests and the longest wait in seconds.
 """
 
 from __future__ import annotations

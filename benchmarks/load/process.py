@@ -29,7 +29,7 @@ def background_load(spec: LoadSpec) -> Iterator[list[LoadResult]]:
     """Run a load on a server during the block.
 
     Yields:
-        A list that has the result after the block.
+        A list that contains the result after the block.
 
     Raises:
         RuntimeError: the load process failed.
@@ -44,13 +44,13 @@ def background_load(spec: LoadSpec) -> Iterator[list[LoadResult]]:
 def stepped_engine(
     module: str, arguments: Sequence[str], tokens: int
 ) -> Iterator[Callable[[int, int], LoadResult]]:
-    """Run an engine alone, in a process of its own, during the block.
+    """Run an engine alone, in a separate process, during the block.
 
     Args:
         module: runs as `python -m`, prints `ready`, and answers lines `STREAMS REQUESTS TOKENS`;
             ends with its standard input.
-        arguments: of the module.
-        tokens: of an answer.
+        arguments: arguments of the module.
+        tokens: tokens per answer.
 
     Yields:
         A function of the numbers of streams and requests, which runs them to their end.

@@ -17,15 +17,15 @@ class LoadSpec:
         kind: an HTTP client; a bare loop over `tritonclient.grpc.aio`; or HTTP clients that barely
             read.
         port: on loopback.
-        path: of HTTP requests.
-        bodies: of HTTP requests, sent in turn.
-        prompt_ids: the prompt of gRPC requests.
-        tokens: of each gRPC answer.
+        path: path of HTTP requests.
+        bodies: bodies of HTTP requests, sent in turn.
+        prompt_ids: prompt of gRPC requests.
+        tokens: tokens of each gRPC answer.
         streams: concurrent requests, each on its own connection; ignored with a rate.
         duration_s: no request starts later.
         requests: total number, instead of a duration.
         rate: requests per second at random times, independent of earlier ones.
-        patience_s: after that time without a byte for any client, running requests are aborted.
+        patience_s: running requests are aborted after this time without a byte for any client.
     """
 
     kind: Kind
@@ -56,14 +56,14 @@ class LoadResult:
     """The result of a load.
 
     Attributes:
-        tokens: of all complete answers.
-        elapsed_s: from the start of the first request to the end of the last complete answer.
+        tokens: tokens of all complete answers.
+        elapsed_s: time from the start of the first request to the end of the last complete answer.
         outcomes: counts of `200`, other statuses, `cut` in the middle, `error` event, `lost` before
             a status, `stalled` for `patience_s`.
         ttft_ms: time to the first token of complete answers, from connecting: p50, p99, max.
-        gap_ms: between two arrivals of tokens in one answer: p50, p99, max.
+        gap_ms: time between two arrivals of tokens in one answer: p50, p99, max.
         connect_ms: time to connect: p50, p99, max.
-        pace_tok_s: tokens per second of one answer, from its first to its last: the median.
+        pace_tok_s: tokens per second of one answer, from first to last: the median.
         tokens_per_arrival: mean over all answers.
         cpu_s: CPU time of the load process.
     """

@@ -1,4 +1,4 @@
-"""Dynamo's frontend before its workers: files for discovery, TCP on loopback, no daemons."""
+"""Run Dynamo's frontend and workers: files for discovery, TCP on loopback, no daemons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fleet:
 
     Args:
         folder: for logs, discovery and files of the model.
-        router_mode: as the frontend's option. By default its router refuses an id that it has.
+        router_mode: as in the frontend's option. By default its router refuses an id that it knows.
         variables: added to the environment of all.
     """
 
@@ -44,7 +44,7 @@ class Fleet:
             "DYN_EVENT_PLANE_HOST": "127.0.0.1",
             # Without it the status of an error is 200, and the error an event.
             "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "300",
-            # Without it an adapter's requests go to workers that lack it, too.
+            # Without it an adapter's requests also go to workers that do not have it.
             "DYN_LORA_ENABLED": "true",
             "DYN_ROUTER_USE_KV_EVENTS": "false",
             "HF_HUB_OFFLINE": "1",
@@ -74,7 +74,7 @@ class Fleet:
             *("dynamo.mocker", "--model-path", str(model), "--model-name", MODEL),
             *("--endpoint", "dyn://dynamo.backend.generate", "--speedup-ratio", "0"),
             *("--max-num-seqs", "256", "--num-gpu-blocks-override", "20000"),
-            *("--kv-bytes-per-token", "23040"),  # SmolLM2's; else it imports transformers
+            *("--kv-bytes-per-token", "23040"),  # SmolLM2's; otherwise it imports transformers
             *("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"),
         )
 
@@ -84,7 +84,7 @@ class Fleet:
         return self.workers[-1]
 
     def wait_for(self, count: int) -> None:
-        """Wait until the frontend knows so many workers, and serves their model."""
+        """Wait until the frontend knows this many workers, and serves their model."""
         deadline = time.monotonic() + _PATIENCE_S
         while len(self.instances()) != count or (count and MODEL not in self._models()):
             assert time.monotonic() < deadline, self.log

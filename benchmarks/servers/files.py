@@ -33,7 +33,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def handle(self) -> None:
-        """End with the client's connection."""
+        """Stop when the client disconnects."""
         with contextlib.suppress(ConnectionError):
             super().handle()
 
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def files_server(folder: Path) -> Iterator[str]:
-    """Serve a folder from a process of its own; yield the URL."""
+    """Serve a folder from a separate process; yield the URL."""
     command = [sys.executable, "-m", "benchmarks.servers.files", str(folder.resolve())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:

@@ -1,4 +1,4 @@
-"""Truss's server with a model that only streams: what no Truss can go below."""
+"""Truss's server with a model that only streams: the lower bound for any Truss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Model:
         await request.json()
         return StreamingResponse(pieces(), media_type="text/event-stream")
 """
-"""Two events, like ours for an answer of two tokens; it reads the body, as any model does."""
+"""Sends two events, like ours for a two-token answer; it reads the body, as any model does."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Run llama.cpp's HTTP server: `python llama_server.py MODEL PORT SLOTS CONTEXT_TOKENS THREADS`.
 
 For the Python of `requirements/peers.txt`, which has `xllamacpp` and nothing of this project.
-Prints its address once it serves; ends with its standard input.
+Prints its address once it serves; stops when its standard input closes.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""llama.cpp's server as a process, in an environment of its own (`make peers`)."""
+"""Run llama.cpp's server as a process, in a separate environment (`make peers`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def serve_llama(slots: int, context_tokens: int, threads: int) -> Iterator[Targe
 
     Args:
         slots: concurrent requests; others wait.
-        context_tokens: of the KV cache, for all slots together.
-        threads: of one step.
+        context_tokens: size of the KV cache, for all slots together.
+        threads: threads per step.
 
     Raises:
         RuntimeError: `make peers` has not been run, or the server did not start.
@@ -38,7 +38,7 @@ def serve_llama(slots: int, context_tokens: int, threads: int) -> Iterator[Targe
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # Its threads spin between two steps by default, which costs it most on shared cores.
+        # Its threads spin between steps by default, which costs it most on shared cores.
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
         start_new_session=True,
     )

@@ -12,12 +12,12 @@ class Target:
     """A server on loopback.
 
     Attributes:
-        pid: of the ancestor of all its processes.
+        pid: process id of the ancestor of all its processes.
         port: of HTTP.
-        path: the route of requests.
+        path: route of requests.
         grpc_port: Triton's; 0 if it is internal.
-        started_in_s: from the start of the process to its readiness; 0 if it was not timed.
-        status_file: the status of `serve`; None for another program.
+        started_in_s: time from the start of the process to readiness; 0 if not timed.
+        status_file: status of `serve`; None for another program.
     """
 
     pid: int
@@ -29,6 +29,6 @@ class Target:
 
     @property
     def status(self) -> Status:
-        """Return the status that `serve` reports."""
+        """Return the status reported by `serve`."""
         assert self.status_file is not None
         return self.status_file.read() or Status()

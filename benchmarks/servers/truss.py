@@ -44,9 +44,10 @@ def serve(
         config: a config.yaml.
         backends: for `TRITON_BACKEND_DIRECTORY`.
         log: receives the server's log.
-        on_line: called with each line of it, from another thread.
-        arguments: further ones of `serve`.
-        module: has the command; `CONTAINERS` is what a container runs with our own server.
+        on_line: called with each line of the log, on another thread.
+        arguments: further arguments of `serve`.
+        module: contains the command; `CONTAINERS` is the one that a container runs with our own
+            server.
         variables: added to its environment.
 
     Raises:

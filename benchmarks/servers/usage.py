@@ -78,7 +78,7 @@ def truss_server(root: int) -> int:
 
 
 def descendants(root: int) -> dict[int, str]:
-    """Return the names of the living processes below one, by process id."""
+    """Return the names of the living descendants of a process, by process id."""
     return {pid: name_of(pid) for pid in process_guard.descendants(root)}
 
 
@@ -89,10 +89,10 @@ class PeakMemory:
 
     Args:
         root: the process.
-        with_descendants: whether they count.
+        with_descendants: include descendants.
 
     Attributes:
-        rss_bytes: the peak of their sum.
+        rss_bytes: peak of the sum.
     """
 
     def __init__(self, root: int, *, with_descendants: bool = True) -> None:

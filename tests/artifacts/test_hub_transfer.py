@@ -75,7 +75,7 @@ def test_a_server_that_knows_no_ranges(hub: HubServer, cache: Path) -> None:
     part = cache / "hub/models--org--engine/blobs" / f"{digest(hub)}.trtllm-truss.incomplete"
     part.parent.mkdir(parents=True)
     part.write_bytes(ENGINE[:1000] + b"x" * 1000)
-    assert (fetch() / "rank0.engine").read_bytes() == ENGINE  # the second time from the beginning
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE  # the second time from the start
     assert [request.start for request in hub.asked_for("/files/*")] == [2000, 0]
 
 

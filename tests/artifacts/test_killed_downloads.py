@@ -1,4 +1,4 @@
-"""A download may be killed at any moment; what is used afterwards is whole.
+"""A download may be killed at any moment; the files used afterwards are complete.
 
 `KILL_ROUNDS` sets how often: 20 is what this was built for, the suite does fewer.
 """

@@ -29,7 +29,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n7d000\r\n" + BODY + b"\r\n0\r\n\r\
 
 
 class _Scripted(ThreadingTCPServer):
-    """Sends one response per request; a connection ends after `per_connection` of them."""
+    """Sends one response per request; closes a connection after `per_connection` of them."""
 
     daemon_threads = True
 

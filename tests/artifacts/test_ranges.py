@@ -81,7 +81,7 @@ def test_every_range_is_asked_for_once(engine: HubServer, cache: Path) -> None:
 
 
 def test_four_files_and_eight_connections(hub: HubServer) -> None:
-    """The first eight bodies wait for each other. A body counts until its last piece."""
+    """The first eight bodies wait for each other. A body counts until its last chunk."""
     files = {f"rank{rank}.engine": random.Random(rank).randbytes(900_000) for rank in range(6)}
     hub.add("org/engine", files)
     eight, first = threading.Barrier(8), set[int]()
@@ -228,7 +228,7 @@ def test_a_server_that_forgets_ranges(engine: HubServer) -> None:
 
 
 def test_another_etag_between_ranges(engine: HubServer, cache: Path) -> None:
-    """Without a hash in the listing, only the ETag tells that a file has changed."""
+    """Without a hash in the listing, only the ETag shows that a file has changed."""
 
     def edit(info: dict[str, list[dict[str, object]]]) -> object:
         known = {"rfilename": "rank0.engine", "size": len(ENGINE)}

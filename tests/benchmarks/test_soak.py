@@ -1,4 +1,4 @@
-"""The soak passes for a moment, and its rule tells growth from noise."""
+"""The soak passes for a moment, and its rule distinguishes growth from noise."""
 
 from __future__ import annotations
 

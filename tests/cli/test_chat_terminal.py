@@ -40,7 +40,7 @@ with create_pipe_input() as keys, create_app_session(input=keys):
 def test_ctrl_c_while_the_prompt_is_set_up_ends_nothing() -> None:
     """An exception in a loop's constructor leaves a loop that fails when it is deleted.
 
-    In a process of its own: a SIGINT may end the one that runs the tests.
+    In a separate process, because a SIGINT may kill the one that runs the tests.
     """
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=PATIENCE_S

@@ -208,7 +208,7 @@ def test_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_folder_without_its_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """`truss push` takes the folder as an argument."""
+    """`truss push` accepts the folder as an argument."""
     with pytest.raises(SystemExit) as caught:
         main(["check", "my-truss"])
     assert caught.value.code == 2

@@ -190,7 +190,7 @@ def test_bad_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_port_of_our_own_server(
     section: str, options: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
-    """A resolver takes the last 16 bits of a larger port."""
+    """A resolver uses the last 16 bits of a larger port."""
     (tmp_path / "config.yaml").write_text(f"docker_server: {section}")
     result = run_warm("trtllm_truss.cli.main", "serve", "--truss", str(tmp_path), *options)
     assert result.returncode == 2

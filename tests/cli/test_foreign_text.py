@@ -54,7 +54,7 @@ def url() -> Iterator[str]:
 
 
 def shown(*arguments: str) -> str:
-    """Run a command in a terminal; return what it wrote, which acts on no terminal."""
+    """Run a command in a terminal; return its output, which must not control the terminal."""
     with Terminal(*arguments) as terminal:
         terminal.end()
         return inert(terminal.output)

@@ -1,4 +1,4 @@
-"""One connection of our own server: pipelines, disconnects, and what is not HTTP."""
+"""One connection of our own server: pipelines, disconnects, and invalid HTTP."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_not_http_is_named_where_no_answer_has_begun() -> None:
 
 
 def answer_to(request: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> bytes:
-    """Return the status line of the answer to a request that ends its connection.
+    """Return the status line of the response to a request that closes its connection.
 
     Args:
         headers: receives those that the application gets.

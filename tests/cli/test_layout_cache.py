@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def kept(source: Path, tmp_path: Path, settings: dict[str, Any] | None = None) -> bool:
-    """Keep a layout of the source, and return whether a later start finds it."""
+    """Cache a layout of the source, and return whether a later start finds it."""
     root = tmp_path / "written"
     root.mkdir(exist_ok=True)
     (root / "a").write_text("content")

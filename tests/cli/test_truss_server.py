@@ -43,9 +43,9 @@ try:
 except (SystemExit, KeyboardInterrupt) as error:
     print(type(error).__name__, "alive" if started[0].status is None else "ended")
 """
-"""Run in a process of its own: a worker's signal stack may be gone.
+"""Run in a separate process, because a worker's signal stack may be gone.
 
-OpenVINO sets one of its own on a CPU with AVX-512 and unmaps it in the thread that drops the model.
+OpenVINO sets one on a CPU with AVX-512 and unmaps it in the thread that drops the model.
 """
 
 

@@ -61,7 +61,7 @@ def rename(old: str, new: str) -> Edit:
     return lambda config: config.update({new: config.pop(old)})
 
 
-# What `check` must say, and whether it is an error.
+# The expected finding of `check`, and whether it is an error.
 EDITS: dict[str, tuple[Edit, str, bool]] = {
     "requirements beside a file": (put("requirements", ["boto3"]), "requirements", True),
     "python_version": (put("python_version", "py38"), "python_version", True),

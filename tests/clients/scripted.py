@@ -1,8 +1,8 @@
 """An engine whose model calls a tool, reads its result and remembers it.
 
 `python -m tests.clients.scripted FOLDER` writes it, in the project's environment. The chat template
-finds the state of the conversation and ends the prompt with it, and the fake engine answers by that
-end. Prompt, parser, events and the reading of earlier turns are the server's.
+determines the state of the conversation and ends the prompt with it, and the fake engine answers by
+that suffix. Prompt, parser, events and the reading of earlier turns are the server's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _LIMITS = {"max_seq_len": _LONG, "max_input_len": _LONG - 1, "max_num_tokens": _
 
 def main(folder: Path) -> None:
     """Write the engine and print the path of its config.yaml."""
-    # The environment of the clients, which imports this module, lacks their dependencies.
+    # The clients' environment, which imports this module, does not have their dependencies.
     from tests.fakes.triton import config_for, write_engine
     from tests.support.smollm2 import write_smollm2_tokenizer
 

@@ -81,7 +81,7 @@ def started_in(home: Path) -> Iterator[int]:
     """Yield the processes with this home."""
     variable = f"HOME={home}".encode()
     for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # another user's, or it has ended
+        with contextlib.suppress(OSError):  # another user's, or it has exited
             if variable in file.read_bytes().split(b"\0"):
                 yield int(file.parent.name)
 
@@ -158,7 +158,7 @@ def test_pi(run: Run) -> None:
 
 
 def test_aider(run: Run, tmp_path: Path) -> None:
-    """Its tool is a file that the answer holds."""
+    """Its tool is a file that the answer contains."""
     options = ("--no-git", "--yes-always", "--no-check-update", "--no-show-release-notes")
     options += ("--analytics-disable", "--no-detect-urls", "--restore-chat-history", "--message")
     run("aider", AIDER, *options, QUESTION)

@@ -45,7 +45,7 @@ class Server:
 
 
 class Browser:
-    """One request to the app; `leave` ends it."""
+    """One request to the app; `leave` disconnects it."""
 
     def __init__(self, app: ConsoleApp) -> None:
         self._app = app

@@ -1,4 +1,7 @@
-"""Conversations that failed elsewhere or here, through the public routes; data beside the tests."""
+"""Conversations that failed elsewhere or here, sent through the public routes.
+
+The data is next to the tests.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LIKE_ANOTHER = {
     *("qwen2.5", "qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507", "smollm2", "smolvlm"),
     *("solar", "step-3.5", "vicuna", "zephyr"),
 }
-"""Templates whose row in docs/models.md has the cells of another one."""
+"""Templates whose row in docs/models.md has the same cells as another one."""
 
 EACH = [
     pytest.param(name, marks=[pytest.mark.thorough] if name in LIKE_ANOTHER else [])
@@ -64,8 +64,8 @@ RULES = {
     "ids used again",
     "calls without ids, one unanswered",
 }
-"""Parts are joined by line breaks, arguments that are null or blank are an empty object, those that
-are a list are its text, and each call has an id of its own."""
+"""Parts are joined by line breaks, null or blank arguments are an empty object, lists stay text,
+and each call has a unique id."""
 
 DIFFERING = [
     *product(("apriel-1.5", "gpt-oss", "magistral", "ministral-3"), ["reasoning"]),  # other names
@@ -73,7 +73,7 @@ DIFFERING = [
     ("nemotron-nano-v2", "markers"),  # the user's `/think` in `</think>` is no switch
     *product(("ministral-3", "mistral-small-3.2"), ["a result without its call"]),  # its id
 ]
-"""Families, and the beginnings of the conversations that differ there from `transformers`."""
+"""Families, and the prefixes of the conversations that differ there from `transformers`."""
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -222,7 +222,7 @@ def test_a_template_without_calls_has_no_marked_turn() -> None:
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "{{ unknown.x.y }}"])
 def test_what_asks_is_not_kept_alive(template: str) -> None:
-    """An exception that is kept holds the frames of its callers, and they what they work on."""
+    """A stored exception keeps the frames of its callers and their data alive."""
 
     class Caller:
         def __init__(self) -> None:

@@ -93,7 +93,7 @@ def _said(role: str, name: str | None, **keys: Any) -> dict[str, Any]:
     ],
 )
 def test_names_begin_texts(turns: list[dict[str, Any]], texts: list[Any]) -> None:
-    """Not that of the only assistant, which would repeat it, nor the one that the call has."""
+    """Not the name of the only assistant, which would repeat it, nor the one in the call."""
     before = [dict(turn) for turn in turns]
     messages = write(turns, None, Form(names="text")).messages
     assert [message["content"] for message in messages] == texts

@@ -1,4 +1,4 @@
-"""Inputs that are sent for a request, read by NVIDIA's rules: they do what it means."""
+"""The inputs sent for a request, read by NVIDIA's rules, do what the request means."""
 
 from __future__ import annotations
 

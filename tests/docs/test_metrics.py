@@ -1,4 +1,4 @@
-"""docs/metrics.md names what a scrape shows, and nothing else."""
+"""docs/metrics.md lists exactly the metrics of a scrape."""
 
 from __future__ import annotations
 

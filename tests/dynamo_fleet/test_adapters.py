@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fleet(folder: Path) -> Iterator[Fleet]:
-    """Two workers with adapters, and one without, which goes on when the tests kill the others."""
+    """Two workers with adapters, and one without, which survives when the tests kill the others."""
     adapters = {}
     for name in ("poet", "sql"):
         adapters[name] = str(folder / name)

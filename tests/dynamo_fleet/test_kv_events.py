@@ -64,7 +64,7 @@ def fleet(
 
 
 def prompt() -> list[int]:
-    """Return a prompt with a beginning of its own."""
+    """Return a prompt with a unique prefix."""
     number = next(numbers)
     return [1000 + number, *range(100 + number, 100 + number + PROMPT_TOKENS - 1)]
 

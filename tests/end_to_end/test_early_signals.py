@@ -1,4 +1,4 @@
-"""A signal at any point of a start ends the command without leftovers."""
+"""A signal at any point of a start stops the command without leftovers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def temporary(temporary: Path) -> Iterator[Path]:
 
 
 def processes_with(temporary: Path) -> list[str]:
-    """Return the command lines of processes whose environment names the temporary folder."""
+    """Return the command lines of processes whose environment contains the temporary folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

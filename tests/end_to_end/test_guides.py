@@ -66,7 +66,7 @@ class Neighbour:
         self._thread.join(PATIENCE_S)
 
     def gets(self, pieces: int) -> None:
-        """Wait for further pieces."""
+        """Wait for further chunks."""
         with self._grown:
             wanted = self.pieces + pieces
             assert self._grown.wait_for(lambda: self.pieces >= wanted, pieces * STANDSTILL_S)

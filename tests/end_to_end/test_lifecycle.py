@@ -1,4 +1,4 @@
-"""Starts, ends and kills leave nothing behind, and the log has their cause."""
+"""Starts, exits and kills leave nothing behind, and the log has their cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log probabilities from the logits of a compiled engine, against those of its model."""
+"""Log probabilities from the logits of a compiled engine, compared with those of its model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def base_url(served: Served) -> str:
 def expected(
     before: Sequence[int], ids: Sequence[int], top: int
 ) -> list[tuple[float, list[float]]]:
-    """Return the log probability of each id, and those of the likeliest ones at its place."""
+    """Return the log probability of each id, and those of the likeliest ones at its position."""
     found = []
     for place, token in enumerate(ids):
         values = log_probs_after([*before, *ids[:place]], VOCABULARY)

@@ -30,10 +30,10 @@ SLOW = Serving(body_timeout_s=30)
 
 
 class Upload:
-    """One request to an application that ends when `finish` is called.
+    """One request to an application that finishes when `finish` is called.
 
     Attributes:
-        bodies: what the application got, and the code of the refusal, if any.
+        bodies: the bodies passed to the application, and the code of the refusal, if any.
     """
 
     def __init__(self, guard: BodyGuard, *headers: tuple[bytes, bytes], method: str = "POST"):
@@ -206,7 +206,7 @@ def test_all_bodies_together_are_at_least_one() -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """The endpoints behind a guard whose limit of all bodies one body reaches."""
+    """The endpoints behind a guard whose total limit one body reaches."""
     limits = Serving(max_body_bytes=1024, max_bodies_bytes=1024, chunk_interval_ms=0)
     engine = FakeEngine(lambda _: ["Yes", "."], smollm2_tokenizer(), limits=limits)
     routes = build_routes(engine, {})  # type: ignore[arg-type]
@@ -254,7 +254,7 @@ async def test_a_refusal_has_the_format_of_its_route(
 
 
 class Unguarded:
-    """Stands in for FastAPI, which uvicorn calls with the same three arguments."""
+    """Replaces FastAPI, which uvicorn calls with the same three arguments."""
 
     def __init__(self) -> None:
         self.refusals: list[str | None] = []

@@ -55,7 +55,7 @@ class Server:
         return new
 
     def lose(self) -> None:
-        """Drop what was closed, as a round of the event loop does."""
+        """Drop closed connections, as a round of the event loop does."""
         self.alive -= {each for each in self.alive if each.aborted}
 
 

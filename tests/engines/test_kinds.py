@@ -91,7 +91,7 @@ def write_engines(folder: Path) -> list[Path]:
 
 
 def delete_kinds(folder: Path, *deleted: str) -> None:
-    """Copy what an image holds into a folder, without some kinds."""
+    """Copy an image's contents into a folder, without some kinds."""
     package = folder / "trtllm_truss"
     for name in (package.name, "trtllm_backends", "trtllm_builder"):
         shutil.copytree(ROOT / "packages" / name, folder / name)

@@ -1,4 +1,4 @@
-"""The engines whose logits are whole, by release, build and settings."""
+"""The engines with complete logits, by release, build and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random schemas of the keywords that are kept: their grammars allow what is valid, nothing else.
+"""Random schemas of the supported keywords: their grammars allow exactly the valid values.
 
     python -m tests.guides.schema_fuzz --schemas 10000 [--seed 1] [--engine FOLDER]
 
@@ -228,7 +228,7 @@ def is_plain(value: Any) -> bool:
 
 
 def closed(schema: Any) -> Any:
-    """A schema whose objects have no further members where it does not say so."""
+    """A schema whose objects have no further members unless it says so."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -242,7 +242,7 @@ def closed(schema: Any) -> Any:
 
 
 def is_listed(schema: Any) -> bool:
-    """Return whether a schema has keywords whose grammar is narrower, as docs/openai.md lists."""
+    """Return whether a schema has keywords with a narrower grammar, as listed in docs/openai.md."""
     text = json.dumps(schema)
     return any(f'"{name}"' in text for name in ("format", "prefixItems", "patternProperties"))
 

@@ -1,4 +1,4 @@
-"""The memory of compiled guides is what is allocated, in new pages or in freed ones."""
+"""The memory of compiled guides counts allocations in new and in freed pages."""
 
 from __future__ import annotations
 

@@ -447,7 +447,7 @@ def test_long_strings_of_a_schema_have_their_rules_in_common() -> None:
 
 
 def test_names_with_the_conditions_of_further_members_are_not_told_apart() -> None:
-    """Each of their beginnings costs as much as a string of any text."""
+    """Each of their prefixes costs as much as a string of any text."""
     same = {"type": "string"}
     named = {"name": {**same, "description": "Of a person."}, "city": same, "note": {}}
     schema = {"type": "object", "properties": named, "additionalProperties": same}

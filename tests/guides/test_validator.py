@@ -275,7 +275,7 @@ def test_a_start_tells_what_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_a_started_program_is_warm_and_checks_the_first_guide(
     guides: GuideValidator, tmp_path: Path
 ) -> None:
-    """Three forks, each with its watcher, have compiled a guide before the start ends."""
+    """Three forks, each with its watcher, have compiled a guide before the start returns."""
     guides.start().join(PATIENCE_S)
     worker = guides._worker
     assert worker is not None

@@ -1,4 +1,4 @@
-"""Public configurations: no option is silent, and `check` accepts what is written.
+"""Public configurations: every option is reported, and `check` accepts the result.
 
 `check` runs whole, against repositories on loopback whose `config.json` has the model's
 architecture and whose weights have a few bytes: settings by the tables of the image's release, the
@@ -116,7 +116,7 @@ def parameters(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def expected_options(example: Mapping[str, Any]) -> set[str]:
-    """List what must be reported, without the importers' readers."""
+    """List the options that must be reported, without the importers' readers."""
     names: set[str] = set()
     for model, values in example.get("fill", {}).items():
         names |= {f"{model}.{name}" for name, _ in parameters(values)}

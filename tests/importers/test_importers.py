@@ -1,4 +1,4 @@
-"""The rules of all servers, and sources that are unclear, wrong or hold secrets."""
+"""The rules of all servers, and sources that are ambiguous, wrong or contain secrets."""
 
 from __future__ import annotations
 

@@ -375,7 +375,7 @@ async def test_the_queue_limit_counts_all_requests_of_a_call() -> None:
 
 @virtually
 async def test_calls_with_many_requests_have_a_share_while_others_run() -> None:
-    """Their requests wait, and one of its own needs no free place in the queue."""
+    """Their requests wait, and a single request needs no free place in the queue."""
     clock = asyncio.get_running_loop().time
     gate = Admission(8, None, Serving(queue_limit=30), call_share=1 / 4, clock=clock)
     neighbour = await gate.admit(1)

@@ -69,7 +69,7 @@ class Play:
         await self.look(0)
 
     async def look(self, _: int) -> None:
-        for _ in range(3):  # slots pass from ended requests to waiting ones
+        for _ in range(3):  # slots pass from finished requests to waiting ones
             await asyncio.sleep(0)
         for wait in [wait for wait in self.waits if wait.done()]:
             del self.waits[wait]

@@ -53,8 +53,8 @@ class Model:
     Attributes:
         tokenizer: its tokenizer.
         thoughts: its reasoning; None for none.
-        writes_start: whether it writes `<think>` itself.
-        ends: whether it ends its reasoning.
+        writes_start: the model writes `<think>` itself.
+        ends: the model closes its reasoning.
         together: tokens in one response.
         pause_s: time before each response.
     """

@@ -57,13 +57,13 @@ def tokenizer(ending: str = "") -> TextTokenizer:
 async def answer(
     family: str, thoughts: str | None, *offered: Tool, is_open: bool = False, **asked: Any
 ) -> tuple[list[Part], FinishReason, list[EngineRequest]]:
-    """Return what an answer holds.
+    """Return the contents of an answer.
 
     Args:
         family: the format of reasoning.
         thoughts: the model's reasoning; None for none.
         offered: functions, one of which is to be called.
-        is_open: whether the prompt ends in the beginning of the reasoning.
+        is_open: the prompt ends with the start of the reasoning.
         asked: further fields; `limit` is that of reasoning.
     """
     formats = ModelFormats(TOOL_FORMATS[FAMILIES[family]], REASONING_FORMATS[family])

@@ -19,7 +19,7 @@ NVIDIA_FOLDERS = (
 
 @dataclass(frozen=True)
 class ImageTree:
-    """A folder that stands for ``/`` of a container.
+    """A folder used in place of ``/`` of a container.
 
     Attributes:
         root: the folder.

@@ -1,4 +1,4 @@
-"""An unsafe release of Jinja ends `check` and the start, with the remedy."""
+"""An unsafe release of Jinja fails `check` and the start, with the remedy."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(tree: ImageTree, engine: Path, driver: str) -> None:
-    """Start the engine as the Truss does, with a Triton that keeps what it gets, and exits."""
+    """Start the engine as the Truss does, with a Triton that records its input and exits."""
     for name, text in (
         ("usr/bin/nvidia-smi", SMI.format(driver=driver)),
         ("opt/tritonserver/bin/tritonserver", KEEP_AND_END),

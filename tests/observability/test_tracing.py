@@ -50,7 +50,7 @@ class Collected:
 
     @property
     def calls(self) -> list[tuple[ReadableSpan, list[ReadableSpan]]]:
-        """The spans of calls, in the order of their ends, each with those below it."""
+        """The spans of calls, ordered by end, each with those below it."""
         below: dict[int, list[ReadableSpan]] = defaultdict(list)
         tops = []
         for span in self.exporter.get_finished_spans():

@@ -211,7 +211,7 @@ def is_wrong(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def faults(value: Any, schema: dict[str, Any], place: str = "spec") -> Iterator[str]:
-    """Yield where a value breaks an OpenAPI schema; a field that the schema lacks is a fault."""
+    """Yield where a value violates an OpenAPI schema; a field outside the schema is a fault."""
     if is_wrong(value, schema):
         yield place
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Each import names a requirement of its own: what only others bring vanishes with them."""
+"""Every import is a direct requirement: transitive ones may vanish with their parents."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ SERVE = of_file("requirements.txt") | of_file("requirements/serve.in")
 
 
 def of_extra(name: str) -> dict[str, str]:
-    """Return the requirements of one extra; without tomllib, which Python 3.10 lacks."""
+    """Return the requirements of one extra, without tomllib, which Python 3.10 does not have."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     found = re.search(rf"^{name} = (\[.*?\]$)", text, re.MULTILINE | re.DOTALL)
     assert found

@@ -276,7 +276,7 @@ def test_a_circle_is_found() -> None:
 
 
 def test_the_server_does_not_import_the_workbench() -> None:
-    """An image lacks it; `__main__` looks whether it is there."""
+    """An image does not contain it; `__main__` checks whether it is there."""
     importers = {SERVER.dotted(file) for file in SERVER.modules if WORKBENCH.imported(file)}
     assert importers == {"__main__"}
 

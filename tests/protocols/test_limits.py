@@ -168,7 +168,7 @@ def item(arguments: str) -> dict[str, Any]:
 def test_json_within_texts_keeps_the_limits_of_a_body(
     parse: Callable[..., Any], body: Callable[[list[str]], dict[str, Any]], texts: list[str]
 ) -> None:
-    """Not one object of what is too large is built."""
+    """No object of an oversized text is built."""
     sent = body(texts)
     with pytest.raises(InvalidRequest):
         parse(sent, {})

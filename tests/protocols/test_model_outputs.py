@@ -1,6 +1,6 @@
 """Outputs of models through the public routes: a scripted engine answers, whole and as a stream.
 
-The cases are minimal forms of public reports about other servers; the number of one is beside it.
+The cases are minimal forms of public reports about other servers, with the number of the report.
 """
 
 # ruff: noqa: E501 - outputs as models write them
@@ -39,7 +39,7 @@ THOUGHT = "<|channel|>analysis<|message|>think<|end|><|start|>assistant"
 
 
 class Case(NamedTuple):
-    """An output, and what answers hold of it.
+    """An output, and the expected contents of responses.
 
     Attributes:
         serving: names of formats, or the chat template to recognize them by.

@@ -1,4 +1,4 @@
-"""The count of reasoning tokens where the marker that ends reasoning is several tokens.
+"""The count of reasoning tokens if the closing marker has several tokens.
 
 A model's own tokenizer has one token for it; a parser that `serving.reasoning_parser` names may
 fit a model without.

@@ -1,4 +1,4 @@
-"""`init` and back: what it writes passes `check`, for every kind and era of engine."""
+"""`init` and back: its output passes `check`, for every kind and era of engine."""
 
 from __future__ import annotations
 

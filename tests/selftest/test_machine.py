@@ -1,4 +1,4 @@
-"""The checks of the machine, with what it may lack."""
+"""The checks of the machine, including missing parts."""
 
 from __future__ import annotations
 

@@ -178,12 +178,12 @@ def test_a_dead_rank_ends_the_job(tmp_path: Path) -> None:
 
 
 def is_connected(host: Host) -> bool:
-    """Return whether the engine of a host has a connection, which it has to MPI alone."""
+    """Return whether a host's engine has a connection; it only connects to MPI."""
     return any('"triton_python_b"' in line for line in host.sockets())
 
 
 def test_a_rank_that_cannot_load_ends_the_job(tmp_path: Path) -> None:
-    """Late: prterun of 5.0.11 may hang if one rank ends while another connects to it."""
+    """Late: prterun of 5.0.11 may hang if one rank exits while another connects to it."""
     loads = tmp_path / "loads"
     config = engine_of_two(tmp_path, ranks={1: {"load_after": loads, "load_error": "no memory"}})
     with job_of(tmp_path, "mpirun", config) as job:

@@ -1,4 +1,4 @@
-"""The engine's files are read into the page cache beside the start."""
+"""The engine's files are read into the page cache during the start."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_the_file_is_private_and_outlives_its_folder(tmp_path: Path) -> None:
         os.umask(previous)
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     published(folder / "status").failed("no memory.")
-    shutil.rmtree(folder)  # as the process guard does when the server has ended
+    shutil.rmtree(folder)  # as the process guard does when the server has exited
     told = reader.read()
     assert told is not None
     assert told.reason == "no memory."
@@ -143,7 +143,7 @@ def test_what_is_read_in_the_middle_of_a_write_is_ignored(tmp_path: Path) -> Non
     for content in (torn, b"", b"garbage", b"zz {}\n", b"%08x {}\n" % crc32(b"{}")):
         file.write_bytes(content)
         assert reader.read() == long
-    status.ready()  # shorter than what it overwrites
+    status.ready()  # shorter than the overwritten text
     assert reader.read() == status.current
     reader.close()
 

@@ -54,7 +54,7 @@ class Run:
 
 
 class ClosedRun(Run):
-    """A run whose Triton is gone while mpirun goes on."""
+    """A run whose Triton is gone while mpirun keeps running."""
 
     def refuses_connections(self) -> bool:
         return True

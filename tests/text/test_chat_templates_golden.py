@@ -1,4 +1,4 @@
-"""Ids of conversations equal those of `transformers` for seven families' templates."""
+"""The ids of conversations equal those of `transformers` for the templates of seven families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON in pieces is `json.dumps`, cut anywhere."""
+"""JSON in pieces equals `json.dumps`, split anywhere."""
 
 from __future__ import annotations
 

@@ -463,7 +463,7 @@ def test_nothing_is_left_pending_after_a_late_call() -> None:
 
 
 def test_a_forked_process_has_its_own_watch() -> None:
-    run_limited(lambda: None, 0.05)  # starts the thread, which a child lacks
+    run_limited(lambda: None, 0.05)  # starts the thread, which a child does not have
     child = os.fork()
     if not child:
         try:

@@ -1,4 +1,4 @@
-"""CPU time of reading a megabyte of output in every format, whole and in pieces of 16 characters.
+"""CPU time of reading a megabyte of output in every format, whole and in chunks of 16 characters.
 
     python -m tests.tool_calls.cost [--kib 1024] [--rounds 3] [--formats hermes harmony]
 
@@ -40,7 +40,7 @@ def texts(name: str, length: int) -> dict[str, str]:
 
 
 def cost_s(name: str, text: str, step: int) -> float:
-    """Read a text in pieces and return the CPU time, in seconds."""
+    """Read a text in chunks and return the CPU time, in seconds."""
     reasoning = REASONING_FORMATS[REASONING.get(name, ["qwen3"])[0]]
     pieces = [text[at : at + step] for at in range(0, len(text), step)]
     begun = time.process_time()

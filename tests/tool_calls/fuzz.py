@@ -37,13 +37,13 @@ REASONING = {
     "mistral": ["mistral"],
     "minimax_m3": ["minimax_m3"],
 }
-"""The formats of reasoning that go with those of calls; `qwen3` with the others."""
+"""The reasoning formats that belong to call formats; `qwen3` for the others."""
 
 _SYNTAX = [*'{}[]()<>",:=\\/', "'", '"""', "```", "\n", " ", "null", "true", "1e9", "\\u12", "é😀"]
 
 
 def fragments(name: str) -> list[str]:
-    """The words of a format, and what its calls consist of."""
+    """The words of a format, and the parts of its calls."""
     form = TOOL_FORMATS[name]
     words = sorted({*form.dropped, *form.special_tokens, *form.signs})
     words += [word for each in REASONING.get(name, ["qwen3"]) for word in _reasoning_words(each)]
@@ -88,7 +88,7 @@ def read(name: str, reasoning: str | None, pieces: list[str], *, is_cut: bool) -
 
 
 def check(name: str, reasoning: str | None, output: str, randomness: random.Random) -> None:
-    """Read an output whole and in pieces.
+    """Read an output whole and in chunks.
 
     Raises:
         AssertionError: a rule is broken.

@@ -1,4 +1,4 @@
-"""However an output is cut into pieces, its parts are the same.
+"""However an output is split into chunks, its parts are the same.
 
 `TOOL_CALL_CUTS` sets how many random cuts of each format are tried; the default is for every day.
 """

@@ -1,4 +1,4 @@
-"""Outputs made to cost much: the work grows with their length, what is held does not."""
+"""Outputs designed to be expensive: the work grows linearly, the held text does not grow."""
 
 from __future__ import annotations
 

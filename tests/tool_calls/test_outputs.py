@@ -1,4 +1,4 @@
-"""Written outputs of every format, and what they hold."""
+"""Written outputs of every format, and their expected contents."""
 
 from __future__ import annotations
 

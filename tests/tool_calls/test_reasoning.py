@@ -26,7 +26,7 @@ OUTPUTS: list[tuple[str, str, list[Part]]] = [
     ("qwen3", "<think>a</thin b</think>c", [Think("a</thin b"), "c"]),
     ("qwen3", "<think>a</think>b</think>c", [Think("a"), "bc"]),
     ("qwen3", "<think><think>a</think>b", [Think("a"), "b"]),
-    # An answer that only ends reasoning.
+    # An answer that only closes reasoning.
     ("qwen3", "</think>\n\nFour.", ["Four."]),
     ("qwen3", "\n</think>Four.", ["Four."]),
     ("qwen3", "It adds up.</think>Four.", ["It adds up.Four."]),

@@ -1,4 +1,4 @@
-"""The events that each piece of an output completes."""
+"""The events completed by each chunk of an output."""
 
 from __future__ import annotations
 

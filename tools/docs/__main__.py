@@ -9,7 +9,7 @@ from tools.docs.pages import pages
 
 
 def main(folder: Path) -> None:
-    """Write the pages into a folder, which must hold those of which only parts are generated."""
+    """Write the pages into a folder, which must contain those that are only partly generated."""
     for name, page in pages(folder).items():
         (folder / name).write_text(page, encoding="utf-8")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 LONG_LINES = 200
-"""A page with more lines, its table of contents not counted, gets one."""
+"""Longer pages get a table of contents; the table's own lines are not counted."""
 
 _MOST_ENTRIES = 30
-"""Sections within sections are left out where the table would have more entries."""
+"""Subsections are omitted if the table would have more entries."""
 
 _TABLE = re.compile(r"^<!-- contents -->\n.*?^<!-- end -->\n", re.MULTILINE | re.DOTALL)
 _MARKS = "<!-- contents -->\n{}<!-- end -->\n"
@@ -18,10 +18,10 @@ _COMMENTS = re.compile(r"(?:<!-- [^>]* -->\n)*\Z")
 
 
 def with_contents(page: str) -> str:
-    """Return a page with its table of contents written anew, or removed from a short page.
+    """Return a page with a new table of contents, or without one if it is short.
 
-    The table stays where its marks are (``<!-- contents -->`` and ``<!-- end -->``). A long page
-    without marks gets it before its first section.
+    The table stays at its marks (``<!-- contents -->`` and ``<!-- end -->``). A long page without
+    marks gets it before its first section.
     """
     if len(without_contents(page).splitlines()) <= LONG_LINES:
         return without_contents(page)
@@ -45,12 +45,12 @@ def _with_marks(page: str) -> str:
 
 
 def _entries(page: str) -> list[str]:
-    """Return a line of the table for each section of level 2, and of level 3 if these are few."""
+    """Return a line for each section of level 2, and of level 3 if these are few."""
     entries: list[tuple[int, str]] = []
     anchors: list[str] = []
     for heading in _headings(page):
         level, title = len(heading[1]), heading[2]
-        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub makes it
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # in GitHub's form
         before = anchors.count(slug)
         anchors.append(slug)
         anchor = f"{slug}-{before}" if before else slug

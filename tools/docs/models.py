@@ -1,4 +1,4 @@
-"""docs/models.md: what the chat templates of the tests show, by family."""
+"""Generate docs/models.md: what the tests' chat templates support, by family."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _NAMED = frozenset(
         "names of authors",
     }
 )
-"""Questions whose answers have columns of their own, or a sentence."""
+"""Questions whose answers have separate columns or a sentence."""
 
 
 def _rewritten(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The pages of docs/ with their generated parts."""
+"""Assemble the pages of docs/ with their generated parts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tools.docs.troubleshooting import troubleshooting_tables
 
 
 def pages(folder: Path) -> dict[str, str]:
-    """Return every page of a folder by file name, its generated parts written anew.
+    """Return every page of a folder by file name, with new generated parts.
 
     Args:
-        folder: must hold the pages of which only parts are generated.
+        folder: must contain the pages that are only partly generated.
     """
     texts = {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.md"))}
     texts |= {

@@ -70,7 +70,7 @@ def _methods(section: type[BaseModel]) -> list[str]:
 
 
 def _table(title: str, section: type[BaseModel], *methods: str) -> str:
-    """Return a section's heading and table; `methods` tell it from others of its key."""
+    """Return a section's heading and table; `methods` distinguish it from others with its key."""
     of = f" with {', '.join(f'`{method}`' for method in methods)}" if methods else ""
     rows = field_rows(section, section.model_fields, empty=True)
     return f"## `{title}`{of}\n\n" + table(["key", "default", "meaning"], rows)

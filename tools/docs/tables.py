@@ -25,7 +25,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def in_cells(names: Iterable[str]) -> Iterator[str]:
-    """Join names to cells of at most `_CELL_CHARACTERS`, for rows that agree in the other cells."""
+    """Join names into cells of at most `_CELL_CHARACTERS`, if the rows' other cells agree."""
     cell = ""
     for name in names:
         if cell and len(cell) + len(name) > _CELL_CHARACTERS:
@@ -40,10 +40,10 @@ def fill(page: str, tables: Mapping[str, str]) -> str:
 
     Args:
         page: has a ``<!-- table: NAME -->`` before and an ``<!-- end -->`` after each table.
-        tables: by their names.
+        tables: tables by their names.
 
     Raises:
-        ValueError: the page lacks a table's marks.
+        ValueError: the page does not contain a table's marks.
     """
     for name, text in tables.items():
         mark = f"<!-- table: {name} -->\n"

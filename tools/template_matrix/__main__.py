@@ -1,6 +1,6 @@
 """Print the matrix of the templates in folders: `python -m tools.template_matrix FOLDER…`.
 
-Exits with 1 if a cell lost a text, failed, or was refused though `transformers` renders it whole.
+Exits with 1 if a cell lost a text, failed, or was refused although `transformers` renders it whole.
 """
 
 from __future__ import annotations

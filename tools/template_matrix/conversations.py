@@ -20,10 +20,10 @@ class Conversation:
     """One conversation.
 
     Attributes:
-        name: its shape in words.
-        body: without `model` and `max_tokens`.
+        name: description of its shape.
+        body: body without `model` and `max_tokens`.
         api: `chat`, `messages` or `responses`.
-        reasoning: the words of its reasoning, which templates may leave out by design.
+        reasoning: words of its reasoning, which templates may omit by design.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Rendering of conversations by templates, beside what `transformers` makes of them."""
+"""Render conversations with templates, and compare with `transformers`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Cell:
 
     Attributes:
         status: `whole`; `lost`, without an error; `refused` with 400; `failed` with 500.
-        detail: the words lost, or the message.
-        reference: of the form that `transformers` documents; None where it would fail.
-        equals: whether the prompts are the same.
+        detail: the lost words, or the message.
+        reference: result in the form that `transformers` documents; None if it would fail.
+        equals: the prompts are the same.
     """
 
     status: Status
@@ -53,7 +53,7 @@ class Row:
     """One model's templates.
 
     Args:
-        sources: by name; `default` and, for some models, `tool_use`.
+        sources: sources by name; `default` and, for some models, `tool_use`.
     """
 
     def __init__(self, name: str, sources: Mapping[str, str]) -> None:
@@ -79,7 +79,7 @@ class Row:
         """Render a conversation as the server does.
 
         Raises:
-            InvalidRequest: no form of it is shown.
+            InvalidRequest: no form can render it.
         """
         request = read(conversation)
         rendered = RenderedConversation(
@@ -130,7 +130,7 @@ class Row:
         return "whole" if is_whole else "lost", prompt
 
     def shown_reasoning(self, conversation: Conversation) -> list[str]:
-        """Return the words of reasoning that the template shows under any name."""
+        """Return the words of reasoning that the template renders under any name."""
         if not conversation.reasoning:
             return []
         shown: set[str] = set()
@@ -147,11 +147,11 @@ class Row:
 
 
 _CODE = re.compile(r"\bNone\b|\{'|\\\\\"city")
-"""Python's own text of a value, and JSON within JSON, which no author of a model intends."""
+"""Python's own text of a value, and JSON within JSON, which no model's author intends."""
 
 
 def _for_transformers(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the arguments of calls, as its documentation has them; leave all else as sent."""
+    """Parse the arguments of calls, as its documentation does; leave everything else as sent."""
     calls = []
     for call in message.get("tool_calls", ()):
         arguments = call["function"]["arguments"]

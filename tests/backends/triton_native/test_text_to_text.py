@@ -106,7 +106,7 @@ def test_stop_words(native, stop_words, text):
 
 @pytest.fixture(scope="session")
 def slow(make_native):
-    """A server whose engine takes its time, and refuses a length penalty for beams."""
+    """A server with a slow engine that refuses a length penalty for beams."""
     letters = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z "
     refused = {"length_penalty": "would be another; leave it out."}
     return make_native(text=letters * 20, step_ms=20, refused=refused)
@@ -118,7 +118,7 @@ def stopped(server):
 
 def test_a_stop_word_ends_the_generation(slow, model):
     before = stopped(slow)
-    # The engine receives the word's tokens and ends the answer.
+    # The engine receives the word's tokens and finishes the answer.
     assert slow.generate(model, stop_words=["D E"]).json()["text_output"] == "A B C "
     # Not here: with this prompt the tokens would match before the text of the answer.
     answer = slow.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=1000)

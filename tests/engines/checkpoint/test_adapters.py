@@ -1,4 +1,4 @@
-"""LoRA adapters of a checkpoint: what their weights say, what is applied, and their memory."""
+"""LoRA adapters of a checkpoint: their weights, what is applied, and their memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ REFUSED: dict[str, str] = {
 """Forms that are refused, with a part of the message."""
 
 LOSES_ITS_BIASES = {"0.11", "0.15", "0.17"}
-"""Releases of PEFT whose files lack the biases of ``lora_only``: nothing can apply them."""
+"""Releases of PEFT whose files omit the biases of ``lora_only``, so that nothing can apply them."""
 
 WRITTEN = sorted(folder.relative_to(FOLDER).as_posix() for folder in FOLDER.glob("*/*"))
 

@@ -1,7 +1,7 @@
-"""`check` accepts for a release what the release's own classes accept, and nothing else.
+"""`check` accepts for a release exactly what the release's own classes accept.
 
-The classes are those of the fake library, which follow NVIDIA's sources and nothing of this
-project. They get what the backend makes of the arguments.
+The classes are the fake library's, which follow NVIDIA's sources and nothing of this project. They
+receive the arguments as the backend converts them.
 """
 
 from __future__ import annotations

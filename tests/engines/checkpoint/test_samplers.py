@@ -1,4 +1,4 @@
-"""The sampler that each TensorRT-LLM release gets, and what the backend makes of it."""
+"""The sampler selected for each TensorRT-LLM release, and the backend's use of it."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_usage_comes_last_and_is_null_before() -> None:
 
 
 def test_cached_tokens_of_a_prompt_are_those_of_its_first_choice() -> None:
-    """The choices run at once; the one that found least read the prompt for the others."""
+    """The choices run at once; the one that found the fewest computed the prompt for the others."""
     found = [3, 1, None, 0, None, None]
     ends = [
         GenerationEnd(FinishReason.STOP, Usage(5, 1, cached_tokens=cached), index)

@@ -1,4 +1,4 @@
-"""Bodies of /v1/chat/completions: what is honoured, what is refused, and with which words."""
+"""Bodies of /v1/chat/completions: honoured fields, refused fields, and the refusals' words."""
 
 from __future__ import annotations
 

@@ -340,8 +340,8 @@ async def posted(steps: list[str], guided: Sequence[str] = (), **fields: Any) ->
     """The answer of a server with a scripted engine, and the last prompt that the engine got.
 
     Args:
-        steps: what the engine sends.
-        guided: what it sends with a guide.
+        steps: text that the engine sends.
+        guided: text that it sends with a guide.
         fields: fields of the body.
     """
     tokenizer = thinking_tokenizer()

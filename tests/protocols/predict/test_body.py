@@ -218,7 +218,7 @@ def test_bodies_that_are_not_json_objects(raw: bytes, part: str) -> None:
 
 def test_valid_body() -> None:
     text = json.dumps({"prompt": "é"})
-    for encoding in ("utf-8", "utf-8-sig"):  # the latter begins with a byte-order mark
+    for encoding in ("utf-8", "utf-8-sig"):  # the latter starts with a byte-order mark
         assert parse_json_object(text.encode(encoding), 1 << 20) == {"prompt": "é"}
 
 

@@ -111,7 +111,7 @@ CASES = [
         "a <b> < [c] <|tools_prefix ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<|tools_prefix|>[{"get_weather": {"city": "Paris"}}]<|tools_suffix|><|tools_suffix|>',
         Call("get_weather", {"city": "Paris"}),

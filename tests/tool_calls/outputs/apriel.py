@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <tool_call ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "call_1"}]</tool_calls></tool_calls>',
         Call("get_weather", {"city": "Paris"}),

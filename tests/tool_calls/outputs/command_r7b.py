@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <|START_ACTION ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}\n]<|END_ACTION|><|END_ACTION|>',
         Call("get_weather", {"city": "Paris"}),

@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <function_call ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls></｜DSML｜function_calls>',
         Call("get_weather", {"city": "Paris"}),

@@ -110,7 +110,7 @@ CASES = [
         "a <b> < [c] <|tool_cal ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|><tool_call|>',
         Call("get_weather", {"city": "Paris"}),

@@ -116,7 +116,7 @@ CASES = [
         "a <b> < [c] <tool_call ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         "<tool_calls><tool_call>get_weather<tool_sep><arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call></tool_calls></tool_calls>",
         Call("get_weather", {"city": "Paris"}),

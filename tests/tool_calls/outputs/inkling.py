@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <|content_invoke_tool_json ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<|message_model|>get_weather<|content_invoke_tool_json|>{"name": "get_weather", "args": {"city": "Paris"}}<|end_message|><|end_message|>',
         Call("get_weather", {"city": "Paris"}),

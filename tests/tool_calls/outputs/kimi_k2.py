@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <|tool_calls_section_begin ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|><|tool_calls_section_end|>',
         Call("get_weather", {"city": "Paris"}),

@@ -111,7 +111,7 @@ CASES = [
         "a <b> < [c] <|tool_call_start ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         "<|tool_call_start|>[get_weather(city='Paris')]<|tool_call_end|><|tool_call_end|>",
         Call("get_weather", {"city": "Paris"}),

@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <minimax:tool_cal ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>\n</minimax:tool_call></minimax:tool_call>',
         Call("get_weather", {"city": "Paris"}),

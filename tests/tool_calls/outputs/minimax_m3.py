@@ -117,7 +117,7 @@ CASES = [
         "a <b> < [c] <tool_cal ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_weather">\n]<]minimax[>[<city>Paris]<]minimax[>[</city>\n]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>]<]minimax[>[</tool_call>',
         Call("get_weather", {"city": "Paris"}),

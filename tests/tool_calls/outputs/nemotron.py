@@ -113,7 +113,7 @@ CASES = [
         "a <b> < [c] <TOOLCAL ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</TOOLCALL></TOOLCALL>',
         Call("get_weather", {"city": "Paris"}),

@@ -111,7 +111,7 @@ CASES = [
         "a <b> < [c] <function_call ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         "<function_calls>\nget_weather(city='Paris')\n</function_calls></function_calls>",
         Call("get_weather", {"city": "Paris"}),

@@ -111,7 +111,7 @@ CASES = [
         "a <b> < [c] <tool_cal ",
         Call("get_time", {}),
     ),
-    # Closing words that lack, or stand twice, and brackets.
+    # Missing or repeated closing words, and stray brackets.
     case(
         "<tool_call>get_weather<param_key>city</param_key><param_value>Paris</param_value></tool_call></tool_call>",
         Call("get_weather", {"city": "Paris"}),

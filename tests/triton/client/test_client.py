@@ -139,7 +139,7 @@ async def test_an_input_unknown_to_triton_is_an_internal_error(triton):
 
 
 async def test_closing_the_stream_cancels_in_the_engine(triton, client, monkeypatch):
-    """The answer to `stop` tells that the engine does not know it, without a wait for a limit."""
+    """The response to `stop` reveals at once that the engine does not know the id."""
     for limit in ("_ORDER_LIMIT_S", "_STOP_LIMIT_S"):
         monkeypatch.setattr(client_module, limit, 10 * PATIENCE_S)
     triton.script("closed", tokens=range(1000), delay_ms=20, ignore_stop=1)

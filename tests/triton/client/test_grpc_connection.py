@@ -298,7 +298,10 @@ async def test_a_call_is_cancelled_on_a_server_that_stops(server, connection):
 
 @pytest.mark.parametrize("error", [ErrorCodes.NO_ERROR, ErrorCodes.ENHANCE_YOUR_CALM])
 async def test_calls_that_a_stopping_server_has_not_taken_end(error):
-    """The server takes the first of two calls, and ends it; the client closes the connection."""
+    """The server accepts the first of two calls and finishes it.
+
+    The client closes the connection.
+    """
     is_closed = asyncio.Event()
 
     async def serve(reader, writer):

@@ -61,7 +61,7 @@ def test_a_server_of_one_rank_can_spawn_workers(launch, monkeypatch):
         check=True,
     )
     assert json.loads(ended.stdout) == [sorted(os.sched_getaffinity(0))] * workers
-    while [*marked_processes(launch.run_id)]:  # MPI's daemon ends after its parent
+    while [*marked_processes(launch.run_id)]:  # MPI's daemon exits after its parent
         time.sleep(0.02)
 
 

@@ -32,7 +32,7 @@ from trtllm_truss.triton.server.process import ServerProcess, State
 PROMPT = [11, 12, 13]
 STREAMS = 16
 LATE = 600
-"""Iterations of 5 ms, in which all streams begin."""
+"""Iterations of 5 ms, in which all streams start."""
 
 
 async def collect(client, max_tokens=10, request_id="r"):

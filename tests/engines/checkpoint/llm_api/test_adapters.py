@@ -156,7 +156,7 @@ def test_an_error_of_loading_names_the_adapter(
     folders: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that is damaged between the look at its files and the library's."""
+    """One that is damaged between our check of its files and the library's."""
     died = threading.Event()
     config = {**LLM_ARGS["lora_config"], "max_cpu_loras": 1}
     engine = start_engine(

@@ -1,4 +1,4 @@
-"""Requests on the engine's event loop: tokens, ends, cancellation, refusals."""
+"""Requests on the engine's event loop: tokens, finish, cancellation, refusals."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_refused_requests_name_the_input(
 
     assert message in str(caller.wait().error)
     assert caller.caller_at_fault
-    assert answer(engine, 1)  # the engine goes on
+    assert answer(engine, 1)  # the engine continues
 
 
 def test_log_probs_of_beams_need_a_batch_of_one(engine: LlmEngine) -> None:

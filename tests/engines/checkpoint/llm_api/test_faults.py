@@ -1,4 +1,4 @@
-"""A worker that dies, hangs or fails: requests end with an error, and so does the server."""
+"""A worker that dies, hangs or fails: requests fail with an error, and the server exits."""
 
 from __future__ import annotations
 

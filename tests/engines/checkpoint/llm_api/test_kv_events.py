@@ -59,7 +59,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def reporting(address: Path, **changes: Any) -> dict[str, Any]:
-    """Return the settings of an engine that sends its events, and no requests of its own."""
+    """Return the settings of an engine that sends its events, and makes no requests itself."""
     cache = {"tokens_per_block": BLOCK, "event_buffer_max_size": 64, **changes}
     llm_args = {"kv_cache_config": cache}
     return {"kv_events": address, "llm_args": llm_args, "canary_interval_s": 3600}

@@ -42,7 +42,7 @@ STEPS_A_SECOND = 2000
 """The steps pass within 23 s, in which more wait than are read at once."""
 
 BEHIND_STEPS = 3 * STEPS_A_SECOND
-"""Maximum backlog of a reader, which is lost when the engine ends."""
+"""Maximum backlog of a reader, which is lost when the engine stops."""
 
 STATISTIC = json.dumps(
     {

@@ -1,4 +1,4 @@
-"""The prefix cache of the real engine, as its requests are told of it."""
+"""The prefix cache of the real engine, as reported to its requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _seeds = itertools.count(1)
 
 
 def new_prompt(length: int) -> list[int]:
-    """Return ids that no other prompt begins with."""
+    """Return ids with a prefix that no other prompt has."""
     generator = np.random.default_rng(next(_seeds))
     return generator.integers(100, 8000, length).tolist()
 
 
 def ask(scheduler: Scheduler, prompt: list[int], output_len: int = 4) -> tuple[int, list[int]]:
-    """Return the cached tokens that the first response tells, and the answer."""
+    """Return the cached tokens reported by the first response, and the answer."""
     caller = Caller()
     scheduler.submit(request(prompt, output_len, outputs=REPORTED, streaming=True), caller)
     first, *others = caller.wait().responses

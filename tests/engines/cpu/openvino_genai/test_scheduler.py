@@ -399,7 +399,7 @@ def test_closing_fails_what_still_runs(engine: GenAiEngine, model_folder: Path) 
 
 
 class NotingEngine:
-    """The real engine; notes whether a step has a companion."""
+    """The real engine, recording whether a step has a companion."""
 
     def __init__(self, engine: GenAiEngine) -> None:
         self._engine = engine

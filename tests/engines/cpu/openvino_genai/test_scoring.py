@@ -119,7 +119,7 @@ def test_scores_are_the_models_own(
 
 
 def test_a_chosen_token_has_its_own_value_among_the_alternatives(scheduler: Scheduler) -> None:
-    """lm_eval takes a token for the likeliest one if both numbers are equal."""
+    """lm_eval considers a token the likeliest one if both numbers are equal."""
     caller = submit(scheduler, LONG, 20, return_prompt_logprobs=True).wait()
     ids, values = joined(caller, "top_logprob_ids"), joined(caller, "top_logprobs")
     for token, log_prob, row, others in zip(
@@ -210,7 +210,7 @@ def test_scored_requests_hold_one_context_at_most(folder: Path) -> None:
 def test_a_long_prompt_shows_life_while_it_is_scored(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Truss ends an engine that is silent for `serving.hang_timeout_s`."""
+    """The Truss kills an engine that is silent for `serving.hang_timeout_s`."""
     monkeypatch.setattr(scheduling, "HEARTBEAT_INTERVAL_S", 0.0)
     caller = submit(scheduler, LONG * 4, 2, return_prompt_logprobs=True).wait()
     empty = [not outputs["output_ids"].size for outputs in caller.responses]
