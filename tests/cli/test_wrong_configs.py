@@ -214,7 +214,7 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
     "new Python": (put("python_version", "py314"), "this server runs on py310", False),
     "secret of another name": (
         put("secrets", {"hf_token": None}),
-        "secrets.hf_token is read by nothing here; did you mean hf_access_token?",
+        "secrets.hf_token is not used here; did you mean hf_access_token?",
         False,
     ),
     "secret in capitals": (
@@ -235,7 +235,7 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
     ),
     "variable's name": (
         put("environment_variables/HF XET", "1"),
-        "is no name of a variable",
+        "is not a variable name",
         False,
     ),
     "memory without a unit": (put("resources/memory", "80"), "less than 1 GiB", False),
@@ -311,7 +311,7 @@ EDITS: dict[str, tuple[Edit, str, bool]] = {
     "Python of another image": (put("python_version", "py310"), "set it to that", False),
     "secret's name as a path": (
         put("secrets", {"hf/key": None}),
-        'secrets."hf/key" is no name that a file in /secrets can have',
+        'secrets."hf/key" is not a valid name of a file in /secrets',
         False,
     ),
     "number as a secret's name": (

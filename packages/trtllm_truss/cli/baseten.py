@@ -261,8 +261,8 @@ def _check_resources(resources: Mapping[str, Any]) -> Iterator[Diagnostic]:
         name, count = next(iter(given.items()), ("H100", 2))
         yield warning(
             "no_accelerator",
-            f"config.yaml: resources.accelerator.{shown_name(str(name))} is no key of Truss, which "
-            f"finds no GPU there; write accelerator: {shown_name(str(name))}:{shown(count)}.",
+            f"config.yaml: resources.accelerator.{shown_name(str(name))} is not a key of Truss, "
+            f"which finds no GPU there; write accelerator: {shown_name(str(name))}:{shown(count)}.",
         )
     elif not isinstance(given, (str, dict, NoneType)) or (
         isinstance(given, str) and parse_accelerator(given) is None

@@ -190,8 +190,8 @@ def _check_secrets(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
         if not _SECRET.fullmatch(name.strip()):
             yield warning(
                 "secret_name",
-                f"config.yaml: secrets.{shown_name(name)} is no name that a file in /secrets can "
-                "have; write letters, digits, _, - and dots.",
+                f"config.yaml: secrets.{shown_name(name)} is not a valid name of a file in "
+                "/secrets; write letters, digits, _, - and dots.",
             )
         plain = name.strip().lower().replace("-", "_")
         for known in (ACCESS_TOKEN_SECRET, API_KEY_SECRET):
@@ -199,7 +199,7 @@ def _check_secrets(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
             if known not in secrets and name != known and (plain == known or is_other):
                 yield warning(
                     "secret_name",
-                    f"config.yaml: secrets.{shown_name(name)} is read by nothing here; did you "
+                    f"config.yaml: secrets.{shown_name(name)} is not used here; did you "
                     f"mean {known}?",
                 )
 
@@ -213,7 +213,7 @@ def _check_variables(config: Mapping[str, Any]) -> Iterator[Diagnostic]:
         if not _VARIABLE.fullmatch(str(name)):
             yield warning(
                 "variable_name",
-                f"config.yaml: {place} is no name of a variable; write letters, digits and _.",
+                f"config.yaml: {place} is not a variable name; write letters, digits and _.",
             )
         if value is None or isinstance(value, (bool, Mapping, list)):
             yield warning(

@@ -204,7 +204,7 @@ class _Converter:
         if schema is False:
             raise _Impossible("false allows no value")
         if not isinstance(schema, Mapping):
-            raise GuideFault(f"its part {shown(schema)} is no schema; send an object.")
+            raise GuideFault(f"its part {shown(schema)} is not a schema; send an object.")
         for keyword in WITHOUT_EFFECT:
             if schema.get(keyword, False) is not False:
                 self._note(keyword)

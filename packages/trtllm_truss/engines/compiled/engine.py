@@ -307,7 +307,7 @@ class CompiledEngine(GpuEngine):
     def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
         """TensorRT-LLM counts blocks, those of all attention windows together.
 
-        With several windows the count is no measure of the prompt. Source:
+        With several windows the count does not measure the prompt. Source:
         ``KVCacheManager::addSequence`` of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp in
         NVIDIA/TensorRT-LLM, near 0.19 and 1.1.
         """
