@@ -22,6 +22,7 @@ from trtllm_truss.guides.validator import guide_check_for
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.observability.metrics import Load, Metrics, exposed
 from trtllm_truss.observability.status import ServiceStatus
+from trtllm_truss.processes.begin import begin_s
 from trtllm_truss.processes.child import child_environment, end_everything, sweep, temporary_folder
 from trtllm_truss.processes.limits import raise_file_limit
 from trtllm_truss.processes.mpi_job import job_variables, read_rank
@@ -183,7 +184,8 @@ class Service:
         raise_file_limit()
         sys.setswitchinterval(_SWITCH_S)
         sweep()
-        log = StartupLog(4, self._status)
+        began_s = begin_s(self._environment.variables) if self._owns_process else None
+        log = StartupLog(4, self._status, began_s)
         ahead = self._resources.enter_context(closing(ReadAhead()))
         with log.phase("engine") as details:
             prepared = prepare(

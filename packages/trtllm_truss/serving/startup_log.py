@@ -15,13 +15,18 @@ logger = logging.getLogger(__name__)
 
 
 class StartupLog:
-    """Reports the phases of a start: a log line for each, and the status."""
+    """Reports the phases of a start: a log line for each, and the status.
 
-    def __init__(self, count: int, status: ServiceStatus) -> None:
+    Args:
+        count: of phases.
+        begin_s: since when `elapsed_s` counts; None for now.
+    """
+
+    def __init__(self, count: int, status: ServiceStatus, begin_s: float | None = None) -> None:
         self._count = count
         self._status = status
         self._numbers = itertools.count(1)
-        self._started = time.monotonic()
+        self._begin_s = time.monotonic() if begin_s is None else begin_s
 
     def phase(self, name: str) -> AbstractContextManager[list[str]]:
         """Number the next phase; it starts when it is entered, and may overlap with others.
@@ -47,4 +52,4 @@ class StartupLog:
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
+        return time.monotonic() - self._begin_s

@@ -29,6 +29,7 @@ from trtllm_truss.observability.status import (
     Status,
     StatusReader,
 )
+from trtllm_truss.processes.begin import BEGIN_VARIABLE, begin_s
 from trtllm_truss.processes.child import FOLDER_PREFIX, GuardedChild, lock_folder, sweep
 from trtllm_workbench.cli import local_main
 from trtllm_workbench.cli.layout import lay_out
@@ -198,6 +199,7 @@ class TrussServer:
             # A second attempt would fail like the first and delay the error.
             "NUM_LOAD_RETRIES_TRUSS": "0",
             STATUS_VARIABLE: str(self._root / "status"),
+            BEGIN_VARIABLE: str(begin_s(os.environ)),
         }
         environment.pop("DISABLE_JSON_LOGGING", None)
         for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
