@@ -3,8 +3,9 @@
     python -m tests.tool_calls.cost [--kib 1024] [--rounds 3] [--formats hermes harmony]
 
 Prints seconds per MiB, the least of all rounds, for the written outputs one after another
-(`calls`), prose, one long argument, and nothing but a marker of calls. Two sizes (`--kib`) show
-whether time is linear. Other load on the machine adds to the figures.
+(`calls`), the first of them again and again (`one call`), prose, one long argument, and nothing but
+a marker of calls. Two sizes (`--kib`) show whether time is linear. Other load on the machine adds
+to the figures.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def texts(name: str, length: int) -> dict[str, str]:
     """The outputs of one format by their kinds."""
     units = {
         "calls": "".join(f"{case.output}\n" for case in cases(name)),
+        "one call": f"{cases(name)[0].output}\n",
         "prose": "Some words < of [text] {here}. ",
         "argument": "0123456789 abcdef < ",
         "markers": f"{min(TOOL_FORMATS[name].signs)} ",

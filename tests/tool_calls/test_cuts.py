@@ -141,3 +141,17 @@ def test_every_beginning_of_an_output_parses(name: str) -> None:
     for case in cases(name)[::7]:
         for end in range(len(case.output)):
             parts(parse([case.output[:end]], name))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_in_a_row_are_read_alike_whole_and_in_pieces(name: str) -> None:
+    """Whole ones are read several at a time."""
+    randomness = random.Random(name)
+    texts, words = [case.output for case in cases(name)], fuzz.fragments(name)
+    gaps = ["\n", "", " \n", "\n\n", "}", '"', ",", " " * 1030, "text", "{", "[", *words]
+    for _ in range(CUTS // 2):
+        often = randomness.choices(texts[:12], k=randomness.randint(2, 5))
+        gap = randomness.choices(gaps[:4] * 9 + gaps, k=len(often))
+        output = "".join(text + between for text, between in zip(often, gap, strict=True))
+        for reasoning in (None, *fuzz.REASONING.get(name, ["qwen3"])):
+            fuzz.check(name, reasoning, output + randomness.choice(texts), randomness)

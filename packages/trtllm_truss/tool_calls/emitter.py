@@ -275,7 +275,7 @@ class Emitter:
 
     def start_call(self, name: str) -> None:
         """Announce a call."""
-        self._source.release()
+        self._source.drop()
         self._end_text()
         self._flush()
         self._space = ""

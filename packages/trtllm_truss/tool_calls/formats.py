@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from trtllm_truss.tool_calls.emitter import Emitter
+from trtllm_truss.tool_calls.emitter import MAX_SPACE, Emitter
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.grammars import MAX_NAME, NAME, Grammar, Region, close_calls
-from trtllm_truss.tool_calls.source import Malformed, Parse, Source, markers_of
+from trtllm_truss.tool_calls.grammars import (
+    LEFTOVER_CHARACTERS,
+    MAX_NAME,
+    NAME,
+    Grammar,
+    Region,
+    close_calls,
+)
+from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source, markers_of
 from trtllm_truss.tool_calls.tool_format import CallGuide, FurtherReasoning, ToolFormat
 
 if TYPE_CHECKING:
@@ -92,6 +99,10 @@ class MarkerFormat(ToolFormat):
         at_line = markers_of(*self.markers, *starts, *self.line_markers)
         ends = (*self.closers, *self.markers)
         region, bare = (Region(source, emitter, ends, is_bare) for is_bare in (False, True))
+        regions = {
+            **dict.fromkeys(self.markers, region),
+            **dict.fromkeys(self.line_markers, bare),
+        }
         if self.implied:
             yield from self._attempt(self.implied, region)
         while marker := (
@@ -99,10 +110,65 @@ class MarkerFormat(ToolFormat):
         ):
             if reasoning and marker in starts:
                 yield from reasoning.read_block(source, emitter)
-            elif marker == "\n" or (marker in self.line_markers and not emitter.line_is_blank):
+                continue
+            if marker == "\n" or (marker in self.line_markers and not emitter.line_is_blank):
                 emitter.text(marker)
-            else:
-                yield from self._attempt(marker, bare if marker in self.line_markers else region)
+                continue
+            if not self._read_usual(marker, at_line, regions):
+                yield from self._attempt(marker, regions[marker])
+
+    @cached_property
+    def _behind_usual(self) -> re.Pattern[str]:
+        """The text behind calls up to what cannot belong to them; the layout in it is a group."""
+        closers = markers_of(*self.closers).pattern.pattern
+        firsts = {word[0] for word in self.closers}
+        others = re.escape("".join({*firsts, *LEFTOVER_CHARACTERS, "{"}))
+        markers = (
+            marker
+            for marker in (*self.markers, *self.line_markers)
+            if marker[0] not in (*LEFTOVER_CHARACTERS, "{")
+            and not any(word.startswith(marker) or marker.startswith(word) for word in self.closers)
+        )
+        follows = rf"[^{others}]|{markers_of(*markers).pattern.pattern}"
+        space = r"[ \t\r\n]*"
+        return re.compile(rf"(?:{space}(?:{closers}))?({space})(?={follows})")
+
+    def _read_usual(self, marker: str, markers: Markers, regions: Mapping[str, Region]) -> bool:
+        """Read calls in their usual form as `_attempt` does, in a third of the time.
+
+        Args:
+            markers: what may begin the next calls, or reasoning.
+            regions: where calls stand, by their markers.
+
+        Returns:
+            False, and nothing is read, if the first have another form, or have not all arrived.
+        """
+        source, emitter = regions[marker].source, regions[marker].emitter
+        text, layout = None, self._read_one(marker, regions[marker])
+        while layout is not None:
+            text, place = layout, source.place
+            # White space between calls is dropped, up to a limit.
+            following = markers.pattern.match(source.text, place)
+            if len(text) > MAX_SPACE or not following or following[0] not in regions:
+                break
+            source.skip_to(following.end())
+            layout = self._read_one(following[0], regions[following[0]])
+            if layout is None:
+                source.skip_to(place)
+        if text is None:
+            return False
+        source.drop()
+        emitter.text(text)
+        return True
+
+    def _read_one(self, marker: str, region: Region) -> str | None:
+        """Read the calls behind one marker; return the white space behind them, None for others."""
+        if marker == self.implied:
+            return None
+        opener = marker if region.is_bare else ""
+        grammar = next((each for each in self.grammars if marker in each.openers), None)
+        grammar = grammar or (self._grammar(opener) if opener else self.grammars[0])
+        return grammar.read_usual(opener, region, self._behind_usual)
 
     def _attempt(self, marker: str, region: Region) -> Parse[None]:
         """Read calls, and emit held text outside of them as text."""

@@ -31,6 +31,9 @@ MAX_NAME = 256
 MAX_LEFTOVER = 256
 """Maximum meaningless characters in or after a call that are dropped; more are text."""
 
+_MAX_USUAL = 1 << 14
+"""Characters of calls that are read at once: less than can be held."""
+
 NAME = re.compile(r"[\w.-]*")
 
 
@@ -100,6 +103,22 @@ class Region:
         if fence:
             yield from source.close(*fences)
 
+    def take_usual(
+        self, calls: Sequence[tuple[str, str]], behind: re.Pattern[str], end: int
+    ) -> str | None:
+        """Add calls, each a name and arguments, that end at a place of the source's text.
+
+        Returns:
+            As of `Grammar.read_usual`.
+        """
+        rest = behind.match(self.source.text, end)
+        if not rest or rest.end() - self.source.place > _MAX_USUAL:
+            return None
+        for call in calls:
+            self.emitter.whole_call(*call)
+        self.source.skip_to(rest.end())
+        return rest[1]
+
     def add_rest(self, emit: Emit) -> Parse[None]:
         """Add the rest of a malformed call to its arguments, as written."""
         ends = markers_of(*self.ends, *(["\n"] if self.is_bare else []))
@@ -112,7 +131,8 @@ class Region:
         return not (yield from self.source.peek()) and not self.source.is_cut
 
 
-_LEFTOVER = re.compile(r"[ \t\r\n}\])\"'`,;]*")
+LEFTOVER_CHARACTERS = " \t\r\n}])\"'`,;"
+_LEFTOVER = re.compile(f"[{re.escape(LEFTOVER_CHARACTERS)}]*")
 
 
 def close_calls(source: Source, closers: Sequence[str], markers: Sequence[str] = ()) -> Parse[None]:
@@ -178,6 +198,18 @@ class Grammar(ABC):
         """Describe a forced call; see `ToolFormat.guides`."""
         return []
 
+    def read_usual(self, opener: str, region: Region, behind: re.Pattern[str]) -> str | None:
+        """Read calls in their usual form, if all of them and of what is behind them has arrived.
+
+        Args:
+            opener: as for `read`.
+            behind: matches the text behind the calls, which is read, too.
+
+        Returns:
+            The group of `behind`; None, and nothing is read, for any others.
+        """
+        return None
+
 
 def _begins_name(character: str) -> bool:
     return bool(character) and NAME.fullmatch(character) is not None
@@ -225,6 +257,29 @@ class JsonGrammar(Grammar):
         else:
             yield from self._read_objects(region)
 
+    def read_usual(self, opener: str, region: Region, behind: re.Pattern[str]) -> str | None:
+        source, text = region.source, region.source.text
+        opened = None if opener else _OPEN_LIST.match(text, source.place)
+        at = opened.end() if opened else source.place
+        is_array = opener == "[" or opened is not None
+        if self.has_names_as_keys or (self.separators and not is_array):
+            return None
+        usual, calls = _USUAL_HEAD if opener == "{" else _USUAL_CALL, []
+        while True:
+            head = usual.match(text, at)
+            name = region.emitter.find(head[1]) if head else ""
+            end = source.json_end(head.end()) if head and name else 0
+            brace = _CLOSING_BRACE.match(text, end) if end else None
+            if not head or not brace:
+                return None
+            calls.append((name, text[head.end() : end]))
+            after = _NEXT_ITEM.match(text, brace.end()) if is_array else brace
+            if not after:
+                return None
+            at = after.end()
+            if text[at - 1] != ",":
+                return region.take_usual(calls, behind, at)
+
     def _read_array(self, region: Region) -> Parse[None]:
         source = region.source
         separator = ","
@@ -264,6 +319,9 @@ _USUAL_HEAD = re.compile(
 )
 
 
+_OPEN_LIST = re.compile(r"[ \t\r\n]*\[")
+_NEXT_ITEM = re.compile(r"[ \t\r\n]*[,\]]")
+_USUAL_CALL = re.compile(rf"[ \t\r\n]*\{{{_USUAL_HEAD.pattern}")
 _CLOSING_BRACE = re.compile(r"[ \t\r\n]*\}")
 
 
@@ -493,6 +551,9 @@ _USUAL_PYTHON = re.compile(
 )
 
 
+_USUAL_ITEM = re.compile(rf"[ \t\r\n]*{_USUAL_PYTHON.pattern}[ \t\r\n]*([,\]])")
+
+
 @dataclass(frozen=True)
 class PythonGrammar(Grammar):
     """Calls with keyword arguments: `[f(a=1, b="x"), g()]`, or one per line without brackets.
@@ -507,6 +568,23 @@ class PythonGrammar(Grammar):
 
     def fits(self, character: str) -> bool:
         return character == "[" or _begins_name(character)
+
+    def read_usual(self, opener: str, region: Region, behind: re.Pattern[str]) -> str | None:
+        source, text = region.source, region.source.text
+        calls: list[tuple[str, str]] = []
+        at = source.place
+        if not opener:
+            opened = _OPEN_LIST.match(text, at)
+            at = opened.end() if opened else len(text)
+        end = ""
+        while end != "]":
+            item = _USUAL_ITEM.match(text, at)
+            name = region.emitter.find(item[1]) if item else ""
+            if not item or not name:
+                return None
+            calls.append((name, _usual_arguments(item[2])))
+            at, end = item.end(), item[3]
+        return region.take_usual(calls, behind, at)
 
     def read(self, opener: str, region: Region) -> Parse[None]:
         source = region.source
@@ -562,11 +640,13 @@ def _read_usual_python(region: Region) -> bool:
     if not name:
         return False
     region.source.skip(match.end() - match.start())
-    pairs = (
-        f'"{each[1]}": {_usual_json(each[2])}' for each in _KEYWORD_ARGUMENT.finditer(match[2])
-    )
-    region.emitter.whole_call(name, "{" + ", ".join(pairs) + "}")
+    region.emitter.whole_call(name, _usual_arguments(match[2]))
     return True
+
+
+def _usual_arguments(written: str) -> str:
+    pairs = _KEYWORD_ARGUMENT.finditer(written)
+    return "{" + ", ".join(f'"{each[1]}": {_usual_json(each[2])}' for each in pairs) + "}"
 
 
 def _usual_json(literal: str) -> str:

@@ -148,8 +148,26 @@ class Source:
     def release(self) -> str:
         """Return the held text and stop holding."""
         held = self._held_text()
-        self._held, self._limit = None, sys.maxsize
+        self.drop()
         return held
+
+    def drop(self) -> None:
+        """Drop the held text and hold no more."""
+        self._held, self._limit = None, sys.maxsize
+
+    @property
+    def text(self) -> str:
+        """The text that has arrived; places in it are valid until the next piece."""
+        return self._text
+
+    @property
+    def place(self) -> int:
+        """The place of the next character in `text`."""
+        return self._at
+
+    def skip_to(self, place: int) -> None:
+        """Read up to a place in `text`, without a limit; nothing must be held."""
+        self._at = place
 
     def _held_text(self) -> str:
         if self._held is None:
@@ -204,7 +222,12 @@ class Source:
             0 if there is none, or one with characters or numbers that `JsonScanner` treats
             specially.
         """
-        text, at = self._text, self._at
+        end = self.json_end(self._at)
+        return end and end - self._at
+
+    def json_end(self, at: int) -> int:
+        """Return the end of the array or object at a place of `text`; 0 as for `whole_json`."""
+        text = self._text
         if at < self._tried or text.find("}" if text[at] == "{" else "]", at) < 0:
             return 0
         try:
@@ -218,7 +241,7 @@ class Source:
         if text.count("{", at, end) + text.count("[", at, end) > MAX_DEPTH:
             self._tried = end
             return 0
-        return end - at
+        return int(end)
 
     @property
     def next_character(self) -> str:
