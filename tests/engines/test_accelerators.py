@@ -1,4 +1,4 @@
-"""Accelerators by their names in config.yaml."""
+"""Accelerators as config.yaml names them."""
 
 from __future__ import annotations
 

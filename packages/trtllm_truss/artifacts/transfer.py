@@ -31,11 +31,13 @@ from trtllm_truss.artifacts.progress import Progress
 from trtllm_truss.artifacts.retrying import Interrupted, retrying
 from trtllm_truss.errors import ArtifactError
 
-RANGE_BYTES = 1 << 25
+RANGE_BYTES = 1 << 24
 
 _CONNECTIONS = 8
 _FILES_AT_ONCE = 4
+_MOST_WAITING = 64
 _BUFFER_BYTES = 1 << 20
+_BLOCKS_AT_ONCE = 32
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FREED_BYTES = 1 << 28
 _BLOCK_BYTES = 4096
@@ -108,6 +110,7 @@ class _Unfinished:
 
     Attributes:
         begun: the length of the beginning that an earlier download has left.
+        head: the first range that has not arrived; all before it has.
 
     Raises:
         OSError: it cannot be opened, or is a link.
@@ -118,8 +121,11 @@ class _Unfinished:
         self._descriptor = os.open(path, flags, 0o644)
         self._file = file
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()  # threads would spin for the kernel's lock of the file
         self.begun = begun_bytes(self._descriptor, file.size)
-        self.restart_hash()
+        self._hashed = 0
+        self.restart_hash(_Range(0, file.size))
 
     def __enter__(self) -> _Unfinished:
         return self
@@ -128,25 +134,45 @@ class _Unfinished:
         os.close(self._descriptor)
 
     def write(self, chunk: bytes | memoryview, place: int) -> None:
-        view = memoryview(chunk)
-        while view:
-            written = os.pwrite(self._descriptor, view, place)
-            view, place = view[written:], place + written
+        """Write to a range, and hash what has arrived in order unless another thread does."""
+        view, start = memoryview(chunk), place
+        with self._writing:
+            while view:
+                written = os.pwrite(self._descriptor, view, place)
+                view, place = view[written:], place + written
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._hash is not None and self._hashed == start:
+                    self._hash.update(chunk)
+                    self._hashed = place
+                    return
+                for _ in range(_BLOCKS_AT_ONCE):
+                    if not self._hash_block(self.head.place):
+                        return
+            finally:
+                self._lock.release()
 
-    def restart_hash(self) -> None:
+    def restart_hash(self, head: _Range) -> None:
+        self.head = head
         digest = self._file.digest
         self._hash = None if digest is None else digest.new_hash(self._file.size)
         self._hashed = 0
 
     def hash_to(self, end: int) -> None:
         """Hash what has arrived in order."""
-        while self._hash is not None and self._hashed < end:
-            block = self._buffer[: end - self._hashed]
-            count = os.preadv(self._descriptor, [block], self._hashed)
-            if count == 0:
-                return
-            self._hash.update(block[:count])
-            self._hashed += count
+        is_left = True
+        while is_left:
+            with self._lock:
+                is_left = self._hash_block(end)
+
+    def _hash_block(self, end: int) -> bool:
+        if self._hash is None or self._hashed >= end:
+            return False
+        block = self._buffer[: end - self._hashed]
+        count = os.preadv(self._descriptor, [block], self._hashed)
+        self._hash.update(block[:count])
+        self._hashed += count
+        return count > 0
 
     @property
     def length(self) -> int:
@@ -246,8 +272,9 @@ class Transfer:
 
     @property
     def _ranges_at_once(self) -> int:
-        """How many ranges of one file keep its share of the connections busy."""
-        return -(-_CONNECTIONS // max(1, min(_FILES_AT_ONCE, self._large)))
+        """How many ranges of a file may be waiting, so that several files are fetched in turn."""
+        files = min(_FILES_AT_ONCE, self._large)
+        return 2 * _CONNECTIONS // files if files > 1 else _MOST_WAITING
 
     def _fetch(self, same: Sequence[File], progress: Progress) -> None:
         """Fetch contents by the library, if it is faster, else here; link them at every path."""
@@ -293,21 +320,24 @@ class Transfer:
         Returns:
             Whether it hashes to what the repository lists.
         """
-        unfinished.restart_hash()
         unfinished.shorten(start)
         try:
             self._fill_by_ranges(file, unfinished, start, progress)
         except _NoRanges:
             progress.add(-unfinished.length)
-            self._read_to_end(file, unfinished, _Range(0, file.size), progress)
+            whole = _Range(0, file.size)
+            unfinished.restart_hash(whole)
+            self._read_to_end(file, unfinished, whole, progress)
         return unfinished.is_right
 
     def _fill_by_ranges(
         self, file: File, unfinished: _Unfinished, start: int, progress: Progress
     ) -> None:
         """Fetch ranges side by side and hash them in order; keep the beginning after an error."""
+        rest = _Range(start, file.size)
+        unfinished.restart_hash(rest)
         if file.size <= RANGE_BYTES:  # in a thread of the connections already
-            self._read_to_end(file, unfinished, _Range(start, file.size), progress)
+            self._read_to_end(file, unfinished, rest, progress)
             return
         starts = range(start, file.size, RANGE_BYTES)
         ranges = deque(_Range(first, min(first + RANGE_BYTES, file.size)) for first in starts)
@@ -318,7 +348,8 @@ class Transfer:
                     begun = file, unfinished, ranges[0], progress
                     task = self._connections.submit(self._read_to_end, *begun)
                     ahead.append((ranges.popleft(), task))
-                unfinished.hash_to(ahead[0][0].start)
+                unfinished.head = ahead[0][0]
+                unfinished.hash_to(unfinished.head.start)
                 ahead[0][1].result()
                 ahead.popleft()
         except BaseException:
@@ -353,6 +384,7 @@ class Transfer:
                     raise _NoRanges
                 progress.add(-range_.place)
                 range_.place = 0
+                unfinished.restart_hash(range_)
             for chunk in chunks:
                 if self._stopped.is_set():
                     raise _Stopped
