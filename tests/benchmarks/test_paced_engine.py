@@ -21,7 +21,7 @@ pytestmark = pytest.mark.server
 
 STEP_MS = 5
 TOO_MANY = 100_000
-"""Tokens that take longer than a test may."""
+"""More tokens than a test could wait for."""
 STOP: dict[str, Any] = {"input_lengths": [0], "request_output_len": [0], "stop": [True]}
 
 

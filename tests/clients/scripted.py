@@ -2,7 +2,7 @@
 
 `python -m tests.clients.scripted FOLDER` writes it, in the project's environment. The chat template
 determines the state of the conversation and ends the prompt with it, and the fake engine answers by
-that suffix. Prompt, parser, events and the reading of earlier turns are the server's.
+that suffix. The server provides prompt, parser, events and the reading of earlier turns.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def resident_bytes(server: Served) -> int:
     """Return the memory of Truss's server and of Triton."""
     pages = 0
     for pid in server.processes():
-        with suppress(OSError):  # the check of a guide has ended
+        with suppress(OSError):  # the check of a guide has finished
             pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * _PAGE_BYTES
 

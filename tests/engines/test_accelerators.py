@@ -1,4 +1,4 @@
-"""Accelerators as config.yaml names them."""
+"""Accelerators by their names in config.yaml."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class TritonPythonModel(TokenModel):
         """
         settings = read_settings(self.read_config(args, "llm_api"))
         library = import_library()
-        # Only here is the version known in every image.
+        # The version is known in every image only at this point.
         arguments = {**sampler_arguments(library.version, settings.llm_args), **settings.llm_args}
         library.check_arguments(arguments)
         self._settings = replace(settings, llm_args=arguments)

@@ -198,7 +198,7 @@ def find_calls(turns: Sequence[Mapping[str, Any]]) -> list[tuple[int, int] | Non
     """Find the call of each turn that is a result.
 
     Args:
-        turns: as `identified` returns them.
+        turns: turns returned by `identified`.
 
     Returns:
         For each turn, the number of turns back to the call, and the call's position in its turn;
@@ -223,7 +223,7 @@ def needed_names(turns: Sequence[Mapping[str, Any]]) -> list[str]:
     name.
 
     Args:
-        turns: as `identified` returns them.
+        turns: turns returned by `identified`.
     """
     if not any("name" in turn for turn in turns):
         return [""] * len(turns)

@@ -384,7 +384,7 @@ def _scoring_request(whole: EngineRequest) -> EngineRequest:
 def _reasoning_counter(
     prepared: PreparedRequest, tokenizer: TextTokenizer
 ) -> ReasoningTokenCounter | None:
-    """Return a counter for a choice with one reasoning at most, before its text."""
+    """Return a counter for a choice with at most one reasoning part, before its text."""
     words = prepared.request.chat.reasoning
     if words is None or not words.is_single or prepared.request.chat.answer_prefix:
         return None

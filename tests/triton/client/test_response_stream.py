@@ -202,7 +202,7 @@ async def test_responses_of_as_many_tokens_are_parsed_once(monkeypatch):
 
 @pytest.mark.parametrize("ends_at_once", [False, True])
 async def test_each_request_is_told_of_the_cache(ends_at_once):
-    """Even where its responses are like those of an earlier one."""
+    """Even if its responses resemble an earlier request's."""
     reader, told = None, []
     for request_id, cached in (("a", 30), ("b", 30), ("c", None), ("d", 30)):
         answer = ResponseStream(request_id=request_id, like=reader)

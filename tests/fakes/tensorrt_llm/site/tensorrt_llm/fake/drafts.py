@@ -1,4 +1,4 @@
-"""Speculative decoding: its configuration, and what it makes of a request.
+"""Speculative decoding: its configuration and its effect on requests.
 
 Up to 1.2 `SpeculativeConfig` is a union of classes that forbid other fields, and whose
 `decoding_type` is a class variable: a mapping with it fits none. `from_dict` of their base class
