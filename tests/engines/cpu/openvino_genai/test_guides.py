@@ -128,7 +128,11 @@ def test_the_type_json_needs_no_guide(guided: Scheduler, decode: Any) -> None:
         ("regex", "(?=a)b", "Regex parsing error at position 3: Lookahead is not supported yet."),
         ("ebnf_grammar", "root ::= bar", 'EBNF parser error at line 1, column 10: Rule "bar" is'),
         ("json_schema", '{"type": "nonsense"}', 'Unsupported type "nonsense"'),
-        ("json_schema", '{"$ref": "#/definitions/x"}', "its $ref '#/definitions/x' names no part"),
+        (
+            "json_schema",
+            '{"$ref": "#/definitions/x"}',
+            "its $ref '#/definitions/x' refers to no part",
+        ),
         ("regex", "[" * 16_000, "Regex parsing error at position 16001: Unclosed '['"),
         ("regex", "[" * 65_536, "Regex parsing error at position 65537: Unclosed '['"),
         ("regex", "((a|b1){1,300}c?){1,301}", "with its repetitions written out it has more than"),
