@@ -155,3 +155,9 @@ def test_calls_in_a_row_are_read_alike_whole_and_in_pieces(name: str) -> None:
         output = "".join(text + between for text, between in zip(often, gap, strict=True))
         for reasoning in (None, *fuzz.REASONING.get(name, ["qwen3"])):
             fuzz.check(name, reasoning, output + randomness.choice(texts), randomness)
+
+
+def test_each_rest_of_a_word_around_a_call_is_dropped_in_pieces_too() -> None:
+    output = '<tool_call>{"name"}</tool_call<tool_call>{"name": "get_time"}</tool_call>>>\nWell.'
+    whole = parse([output], "hermes")
+    assert parse([*output], "hermes") == whole

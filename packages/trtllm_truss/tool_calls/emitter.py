@@ -102,6 +102,7 @@ class _TextFilter:
         self._open_wrapper = closer
 
     def _read(self) -> Parse[None]:
+        self._is_in_text = False
         while True:
             yield from self._close_seam()
             self._is_in_text = True
