@@ -40,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())
         tempfile.tempdir = None
         os.environ["HF_HOME"] = f"{os.environ['TMPDIR']}-hub"  # before huggingface_hub reads it
+        for tool in ("PIP", "UV"):  # whose downloads are kept from run to run
+            named = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+            os.environ.setdefault(f"{tool}_CACHE_DIR", str(named / tool.lower()))
+        os.environ["XDG_CACHE_HOME"] = f"{os.environ['TMPDIR']}-cache"
 
 
 @pytest.hookimpl(tryfirst=True)  # before workers are started
@@ -67,7 +71,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         if left := left_behind.end():
             session.config.stash[LEFT] = left
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        for name in ("TMPDIR", "HF_HOME"):
+        for name in ("TMPDIR", "HF_HOME", "XDG_CACHE_HOME"):
             shutil.rmtree(os.environ[name], ignore_errors=True)
 
 
