@@ -12,7 +12,7 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)
 
 
 class WrongContentsError(ArtifactError):
-    """A server sends other contents than listed; the caller removes what has arrived."""
+    """The server sends other contents than it listed; the caller removes what has arrived."""
 
     @classmethod
     def longer(cls, file: File) -> WrongContentsError:

@@ -45,14 +45,14 @@ _MOST_BLOCK_BYTES = 1 << 16
 
 
 def begun_bytes(descriptor: int, size: int) -> int:
-    """Return the length of the beginning of an unfinished file.
+    """Return how many bytes an unfinished file has before its first hole.
 
-    Its ranges are written side by side, each from its start on: the beginning ends at the first
-    hole. A hole begins with a whole block of the file system, which may be half written. Contents
-    are verified in any case.
+    Its ranges are written in parallel, each from its own start: only the bytes before the first
+    hole count. A hole begins with a whole block of the file system, which may be half written. The
+    contents are verified in any case.
 
     Args:
-        size: bytes of the finished file.
+        size: size of the finished file in bytes.
     """
     length = os.fstat(descriptor).st_size
     if not 0 < length <= size:
@@ -68,7 +68,7 @@ class Cache:
 
     @property
     def root(self) -> Path:
-        """The repository's folder; it may not exist yet."""
+        """The repository's folder, which may not exist yet."""
         return self._root
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class Cache:
         """Lock a blob against other processes and threads, those of huggingface_hub too.
 
         Args:
-            name: the repository, for the log.
+            name: name of the repository, for the log.
         """
         from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
@@ -119,7 +119,7 @@ class Cache:
             self._write(self._root / "trees" / f"{commit}.json", content.encode())
 
     def found(self, commit: str) -> Listing | None:
-        """List the files of a commit that are here, by whichever program."""
+        """List the files of a commit that are already here, whichever program fetched them."""
         snapshot = self.snapshot(commit)
         files = tuple(
             File.unhashed(commit, path.relative_to(snapshot).as_posix(), path.stat().st_size)
@@ -147,7 +147,7 @@ class Cache:
         return blob.with_name(f"{blob.name}.trtllm-truss.incomplete")
 
     def begun_bytes(self, file: File) -> int:
-        """Return the length of the beginning that an earlier download has left."""
+        """Return how many bytes an earlier download left before the first hole."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             descriptor = os.open(self.unfinished(file), flags)

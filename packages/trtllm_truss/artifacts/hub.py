@@ -195,7 +195,7 @@ def open_on_hub(
         repository: `org/name`.
         revision: branch, tag or commit; None is the main branch.
         setting: its key in config.yaml, for messages.
-        token: the access token; None if not declared, empty if declared without a value.
+        token: access token; None if not declared, empty if declared without a value.
     """
     from huggingface_hub import constants
 

@@ -1,4 +1,6 @@
-"""Listing of a repository's files, before any is fetched; digests and atomic writes of files.
+"""The listing of a repository's files, made before any is fetched.
+
+Digests and atomic writes of files.
 
 All values come from a server and are validated before they become paths on this machine.
 
@@ -29,7 +31,7 @@ _HEX_DIGITS = {"sha256": 64, "git-sha1": 40, "md5": 32}
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Digest of a file's contents.
+    """The digest of a file's contents.
 
     Attributes:
         algorithm: `git-sha1` is Git's id of a file, which hashes its size first; `md5` is S3's
@@ -50,7 +52,7 @@ class Digest:
             )
 
     def new_hash(self, size: int) -> hashlib._Hash:
-        """Begin to hash contents of `size` bytes."""
+        """Start hashing contents of `size` bytes."""
         if self.algorithm == "git-sha1":
             return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
         return hashlib.new(self.algorithm, usedforsecurity=False)
@@ -129,7 +131,7 @@ def _hash(file: Path, digest: hashlib._Hash) -> str:
 
 
 MAX_READ_BYTES = 1 << 26
-"""Limit of a file that is read as a whole."""
+"""The size limit of a file that is read as a whole."""
 
 
 class Source(Protocol):
@@ -137,7 +139,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Setting and repository, for messages: ``engine_repository 'org/name'``."""
+        """The setting and the repository, for messages: ``engine_repository 'org/name'``."""
 
     @property
     def is_mounted(self) -> bool:
@@ -152,14 +154,14 @@ class Source(Protocol):
     def read_head(self, path: str, count: int) -> bytes:
         """Return the first `count` bytes of a file of the listing, or all of a shorter one.
 
-        They are not verified: the digest is that of the whole file.
+        They are not verified, because the digest covers the whole file.
         """
 
     def check_room(self, paths: Collection[str]) -> None:
-        """Raise if the disk is too small for the files that are still to be fetched."""
+        """Raise an error if the disk is too small for the files that are still to be fetched."""
 
     def present(self, paths: Collection[str]) -> list[Path]:
-        """Return the places of those files that `fetch` would not have to fetch."""
+        """Return the paths of the files that `fetch` would not have to fetch."""
 
     def fetch(self, paths: Collection[str]) -> Path:
         """Fetch and verify files.
@@ -205,10 +207,10 @@ class File:
     """One file of a repository.
 
     Attributes:
-        path: below the repository, ``/`` between folders.
+        path: path below the repository, with ``/`` between folders.
         size: bytes.
         content_id: the server's id of these contents, any text; see `blob_name`.
-        digest: hash of its contents, if the repository has one.
+        digest: hash of the contents, if the repository lists one.
     """
 
     path: str
@@ -235,7 +237,7 @@ class File:
 
     @property
     def blob_name(self) -> str:
-        """The file name of these contents: the server's id where it is hex, else its hash."""
+        """The file name of these contents: the server's id if it is hex, otherwise its hash."""
         if _BLOB_NAME.fullmatch(self.content_id):
             return self.content_id
         return hashlib.sha256(self.content_id.encode("utf-8", "surrogatepass")).hexdigest()
@@ -243,7 +245,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All files of one state of a repository.
+    """All files of a repository in one state.
 
     Attributes:
         commit: id of that state, 40 hex digits; empty for a local folder.
@@ -276,7 +278,7 @@ class Listing:
         """Select files by path, the largest first.
 
         Raises:
-            ArtifactError: one file is the folder of another.
+            ArtifactError: a file has the same path as the folder of another.
         """
         wanted = set(paths)
         found = [file for file in self.files if file.path in wanted]

@@ -44,7 +44,7 @@ class LocalSource:
     """A folder as a repository, without copies; see `Source`.
 
     Args:
-        name: for messages: ``engine_repository '/models/llama'``.
+        name: name for messages: ``engine_repository '/models/llama'``.
         folder: links resolved.
         commit: of the repository that was put there; empty if unknown.
         only: the one file that belongs to it; None for all.
@@ -151,7 +151,7 @@ def open_folder(folder: Path, *, setting: str) -> LocalSource:
 
 
 def open_mount(place: Path, *, name: str, revision: str | None) -> LocalSource:
-    """Open what the platform delivered: a folder, or the one file of an ``https://`` source."""
+    """Open what the platform mounted: a folder, or the single file of an ``https://`` source."""
     folder, only = (place, None) if place.is_dir() else (place.parent, place.name)
     commit = revision if is_commit(revision) else None
     return LocalSource(name, folder.resolve(), commit=commit or "", only=only, is_mounted=True)
@@ -163,7 +163,7 @@ def shared_folder() -> Path | None:
 
 
 def is_delivered(place: Path) -> bool:
-    """Return True for a file or a folder that holds something."""
+    """Return True for a file or a folder that is not empty."""
     try:
         return place.is_file() or any(place.iterdir())
     except OSError:
@@ -208,7 +208,7 @@ def open_repository(
         setting: its key in config.yaml, for messages.
         token: the Hugging Face access token; None if not declared, empty if declared without a
             value.
-        mounts: what the platform may have delivered; a repository among it is not downloaded.
+        mounts: mounts that the platform may have filled; a repository among them is not downloaded.
 
     Raises:
         ArtifactError: the folder or package does not exist, or the name is invalid.
@@ -265,7 +265,7 @@ def _part_of_repository(path: str) -> str:
 def _open_mounted(
     repository: str, revision: str | None, setting: str, mounts: Sequence[Mount]
 ) -> Source | None:
-    """Open a repository that the platform delivered; None if it did not."""
+    """Open a repository that the platform mounted; None if it did not."""
     for mount in mounts:
         place = mount.folder_of(repository)
         if place is None:
@@ -282,7 +282,7 @@ def _open_mounted(
 
 
 def other_revision(setting: str, mount: Mount, revision: str | None) -> str:
-    """Return the warning about a mount that is left unused."""
+    """Return the warning about an unused mount."""
     key = setting.replace("repository", "revision")
     return (
         f"config.yaml: weights delivers {mount.source}, but model_metadata.{key} is {revision!r}, "
@@ -291,7 +291,7 @@ def other_revision(setting: str, mount: Mount, revision: str | None) -> str:
 
 
 def with_revision(repository: str) -> tuple[str, str | None]:
-    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
+    """Split a Hugging Face name at ``@``; elsewhere ``@`` is part of the name."""
     name, _, revision = repository.partition("@")
     return (name, revision or None) if is_on_hub(repository) else (repository, None)
 
@@ -301,7 +301,7 @@ def is_remote(repository: str) -> bool:
 
 
 def is_local(repository: str) -> bool:
-    """Return True for a folder, which a build context does not hold."""
+    """Return True for a folder that is not part of a build context."""
     return repository.startswith(_FOLDERS)
 
 

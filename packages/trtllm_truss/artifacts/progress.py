@@ -17,7 +17,7 @@ class Progress:
     As a context manager it also logs the start and the speed of a download.
 
     Args:
-        here_bytes: bytes left by an earlier attempt.
+        here_bytes: number of bytes left by an earlier attempt.
     """
 
     def __init__(self, name: str, total_bytes: int, here_bytes: int = 0) -> None:

@@ -45,7 +45,7 @@ class RangeClient:
     def get(
         self, url: str, headers: Mapping[str, str], count: int
     ) -> Iterator[tuple[HTTPMessage, Iterator[memoryview]] | None]:
-        """Request a part of `count` bytes; the header `Range` is the caller's.
+        """Request a part of `count` bytes; the caller sets the `Range` header.
 
         Yields:
             The response's headers and its body, whose chunks are valid until the next one; or None

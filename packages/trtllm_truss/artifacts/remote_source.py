@@ -20,7 +20,7 @@ class RemoteSource:
     """One revision of a remote repository; nothing is requested on construction.
 
     Args:
-        name: for messages: ``engine_repository 'org/name'``.
+        name: name for messages: ``engine_repository 'org/name'``.
         fixed: True if the revision is immutable, so that it is listed only once.
     """
 
@@ -55,7 +55,7 @@ class RemoteSource:
         return (self.fetch([path]) / path).read_bytes()
 
     def read_head(self, path: str, count: int) -> bytes:
-        """Return the beginning of a file, from this machine if it is here, else by one request."""
+        """Return the start of a file: from this machine if it is here, otherwise by one request."""
         listing = self.listing()
         (file,) = listing.select([path])
         if place := self.present([path]):

@@ -1,4 +1,4 @@
-"""Repetition of requests that failed for a moment.
+"""Retries of requests that failed for a moment.
 
 The libraries' own repetition is not used. `http_backoff` of huggingface_hub logs the URL and the
 library's words (2.4.0, utils/_http.py:520 and 551; below 1.0 the words hold a signed URL), and
@@ -25,8 +25,8 @@ class Interrupted(Exception):
     """A transient error.
 
     Attributes:
-        problem: the error without a subject: "is unreachable (ConnectError)".
-        remedy: the remedy if it persists.
+        problem: the error without its subject: "is unreachable (ConnectError)".
+        remedy: what to do if it persists.
         retry_after_s: the delay that the remote requested, if any.
     """
 
@@ -45,9 +45,10 @@ def retrying(name: str, attempt: Callable[[], _Result], *, tries: int = 4) -> _R
     """Call a function until it succeeds.
 
     Args:
-        name: the resource, for messages.
+        name: name of the resource, for messages.
         attempt: raises `Interrupted` for transient errors.
-        tries: limit of calls. The delay starts at 0.5 s and doubles, or is the remote's.
+        tries: maximum number of calls. The delay starts at 0.5 s and doubles, unless the remote
+            requests one.
 
     Raises:
         Unreachable: all calls failed, or the remote requested more than five minutes.

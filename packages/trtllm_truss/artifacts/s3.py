@@ -74,7 +74,7 @@ class _Bucket:
         self._client = _new_client(name)
 
     def listing(self) -> Listing:
-        """List the objects; a change of any object changes the commit."""
+        """List the objects; a change to any object changes the commit."""
         with self._translated_errors(), ThreadPoolExecutor(_AT_ONCE) as threads:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
@@ -117,7 +117,7 @@ class _Bucket:
         return False
 
     def close(self) -> None:
-        """Boto3's client keeps its connections for the next download."""
+        """Keep the connections: boto3's client uses them for the next download."""
 
     def _file(self, key: str) -> File:
         head = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
@@ -184,7 +184,7 @@ def _new_client(name: str) -> Any:
 
 
 def _digest(head: Mapping[str, Any], tag: str) -> Digest | None:
-    """Return the digest of an object, if S3 knows one.
+    """Return the digest of an object, if S3 has one.
 
     Objects uploaded with a SHA-256 have one. The ETag is the MD5 of objects that were uploaded in
     one part and are not encrypted by a customer's key

@@ -1,8 +1,8 @@
 """Transfer of files from a remote repository to the cache: in parallel ranges, verified.
 
-The ranges of a large file are fetched side by side, and hashed in order behind them. There is no
-record of what has arrived: a later start goes on at the first hole of the file. The reasons not to
-use the libraries' own transfers:
+The ranges of a large file are fetched in parallel, and hashed in order behind them. There is no
+record of what has arrived: a later start continues at the first hole of the file. The reasons not
+to use the libraries' own transfers:
 
 - huggingface_hub 2.4.0 fetches a file over one connection, from its start after each interruption
   (file_download.py:1969), and writes on past the listed size (file_download.py:459).
@@ -44,7 +44,7 @@ _BLOCK_BYTES = 4096
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free disk space for a folder, which need not exist yet."""
+    """Return the free disk space at a folder, which need not exist yet."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(existing).free
 
@@ -64,8 +64,8 @@ class Remote(Protocol):
         """Open a file from byte `start` to before `end`.
 
         Returns:
-            True if the answer is that part, False if it is the whole file, and its bytes; a chunk
-            is valid until the next one.
+            True if the response is that part, False if it is the whole file; and its bytes. A
+                chunk is valid until the next one.
         """
 
     def close(self) -> None:
@@ -92,9 +92,9 @@ class _Range:
     """One range of a file.
 
     Attributes:
-        start: its first byte.
-        end: the byte behind its last one.
-        place: the next byte to arrive.
+        start: offset of the first byte.
+        end: offset after the last byte.
+        place: offset of the next byte to arrive.
     """
 
     start: int
@@ -109,7 +109,7 @@ class _Unfinished:
     """An unfinished file. Different threads may write different ranges.
 
     Attributes:
-        begun: the length of the beginning that an earlier download has left.
+        begun: number of bytes that an earlier download left before the first hole.
         head: the first range that has not arrived; all before it has.
 
     Raises:
@@ -272,12 +272,15 @@ class Transfer:
 
     @property
     def _ranges_at_once(self) -> int:
-        """How many ranges of a file may be waiting, so that several files are fetched in turn."""
+        """Return how many ranges of a file may wait; few enough that several files take turns."""
         files = min(_FILES_AT_ONCE, self._large)
         return 2 * _CONNECTIONS // files if files > 1 else _MOST_WAITING
 
     def _fetch(self, same: Sequence[File], progress: Progress) -> None:
-        """Fetch contents by the library, if it is faster, else here; link them at every path."""
+        """Fetch contents through the library if it is faster, otherwise here.
+
+        Link them at every path.
+        """
         first, *others = same
         if not self._cache.begun_bytes(first) and retrying(
             f"{self._name}: {first.path}", lambda: self._remote.fetch_whole(self._commit, first)
@@ -315,10 +318,10 @@ class Transfer:
         self._cache.recover(self._commit, file)
 
     def _fill(self, file: File, unfinished: _Unfinished, start: int, progress: Progress) -> bool:
-        """Fetch a file from `start` on, without ranges if the server knows none.
+        """Fetch a file from `start` on, without ranges if the server does not support them.
 
         Returns:
-            Whether it hashes to what the repository lists.
+            True if it hashes to what the repository lists.
         """
         unfinished.shorten(start)
         try:
@@ -333,10 +336,13 @@ class Transfer:
     def _fill_by_ranges(
         self, file: File, unfinished: _Unfinished, start: int, progress: Progress
     ) -> None:
-        """Fetch ranges side by side and hash them in order; keep the beginning after an error."""
+        """Fetch ranges in parallel and hash them in order.
+
+        After an error keep the part before the first hole.
+        """
         rest = _Range(start, file.size)
         unfinished.restart_hash(rest)
-        if file.size <= RANGE_BYTES:  # in a thread of the connections already
+        if file.size <= RANGE_BYTES:  # already in a thread of the connections
             self._read_to_end(file, unfinished, rest, progress)
             return
         starts = range(start, file.size, RANGE_BYTES)
@@ -361,7 +367,7 @@ class Transfer:
     def _read_to_end(
         self, file: File, unfinished: _Unfinished, range_: _Range, progress: Progress
     ) -> None:
-        """Fetch the rest of a range; every attempt that brings something earns new ones."""
+        """Fetch the rest of a range; every attempt that receives something earns new ones."""
         name = f"{self._name}: {file.path}"
         while range_.place < range_.end:
             before = range_.place
