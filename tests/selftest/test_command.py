@@ -67,7 +67,7 @@ def test_the_cpu_engine_keeps_every_promise(
     }
     assert len(found) == table.count("\n  ") == 35
     for name, (verdict, detail) in found.items():
-        assert f"  {verdict:14}{name:28}{detail}\n" in table
+        assert f"  {verdict:9}{name:28}{detail}\n" in table
     assert SECRET not in table
 
 
