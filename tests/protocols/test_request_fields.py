@@ -12,7 +12,7 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.lmi import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat
-from trtllm_truss.protocols.predict import PredictBody, parse_defaults, parse_predict
+from trtllm_truss.protocols.predict import NO_DEFAULTS, PredictBody, parse_defaults, parse_predict
 from trtllm_truss.releases import INPUTS, OWN_INPUTS
 from trtllm_truss.request_fields import (
     OPTIONS,
@@ -96,9 +96,9 @@ def test_every_default_suits_every_protocol(
     every = {row.name: some_value(row) for row in rows_of("predict").values()}
     every |= {"parallel_tool_calls": False, "stream": False, "max_tokens": 40, "ignore_eos": False}
     del every["stop_token_ids"]
-    assert {*every, *end, "stop_token_ids"} == PredictBody.model_fields.keys() - {
-        *("prompt", "messages", "tools", "tool_choice", "response_format")
-    }
+    assert {*every, *end, "stop_token_ids"} == PredictBody.model_fields.keys() - {*NO_DEFAULTS}, (
+        "give a new field of predict a value here, or add it to NO_DEFAULTS"
+    )
     request = PARSERS[protocol]({}, parse_defaults({**every, **end}))
     assert (list(request.stop_token_ids), request.ignore_eos) == (ids, ignores)
 

@@ -181,13 +181,17 @@ def _with_tools(
     return replace(request, chat=chat)
 
 
+NO_DEFAULTS = ("prompt", "messages", "tools", "tool_choice", "response_format")
+"""Fields that `model_metadata.generation` must not set."""
+
+
 def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     """Validate `model_metadata.generation` by the rules of a body.
 
     Raises:
         SettingsError: a default is unknown, of the wrong type or out of range.
     """
-    for name in ("prompt", "messages", "tools", "tool_choice", "response_format"):
+    for name in NO_DEFAULTS:
         if name in generation:
             raise SettingsError(
                 f"config.yaml: model_metadata.generation.{name} is not a default; remove it."
