@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ import pytest
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.runtime import TritonInstallation
 from trtllm_truss.processes.child import remove_folder
+from trtllm_truss.triton.server import ports as ports_module
 from trtllm_truss.triton.server.command import (
     Launch,
     launch_environment,
@@ -181,6 +183,24 @@ def test_several_ranks_are_one_job():
         *(":", "-n", "1", *command(rank=1)),
         *(":", "-n", "1", *command(rank=2)),
     ]
+
+
+@pytest.mark.parametrize("first", [32_768, 1024, 0])
+def test_no_outgoing_connection_takes_a_free_port(first, monkeypatch):
+    """A start that spawns workers hangs where Open MPI's port is taken."""
+    monkeypatch.setattr(ports_module, "_first_outgoing_port", lambda: first)
+    unused = ports_module.unused_ports(8)
+    assert len({*unused}) == 8
+    assert all(port in range(20_000, 30_000) for port in unused) is (first == 32_768)
+
+
+def test_a_port_in_use_is_passed_over(monkeypatch):
+    monkeypatch.setattr(ports_module, "_first_outgoing_port", lambda: 32_768)
+    (used,) = ports_module.unused_ports(1)
+    with socket.create_server(("127.0.0.1", used)):
+        monkeypatch.setattr(ports_module.random, "sample", lambda *_: [used + 1, used])
+        (other,) = ports_module.unused_ports(1)
+    assert other != used
 
 
 def test_free_ports_differ():
